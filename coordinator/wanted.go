@@ -111,7 +111,7 @@ func taskSpec(f *facts.Facts, j *facts.Job, k facts.Key, a *facts.Attempt) *drov
 		JobName: j.Name, StageName: s.Name, Tenant: j.Spec.Tenant, Kind: string(s.Kind), Command: s.Command, Builtin: s.Builtin,
 		Env: mergeEnv(j.Spec.Env, s.Env), Files: taskFiles(j.Spec, s), Demand: &droverv1.Resources{Cpu: s.Resources.CPU, Memory: s.Resources.Memory, Io: s.Resources.IO},
 		Disk: s.Disk, TimeLimitMs: timeMS(s.TimeLimit), Exclusive: s.Exclusive, StageTasks: j.Stages[k.Stage].Tasks, ShuffleToken: j.Token,
-		ContainersUsedAgain: s.ContainersUsedAgain,
+		ContainersUsedAgain: s.ContainersUsedAgain, HarnessMemory: j.Overhead,
 	}
 	if tn := f.Tenant(j.Spec.Tenant); tn != nil {
 		t.Uid, t.HdfsUser = tn.Spec.GetUid(), hdfsUser(f, j.Spec)

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/node/task"
@@ -137,6 +139,16 @@ func TestCgroupLimits(t *testing.T) {
 	}
 	if l := limits(); l.Memory != 80<<20 || l.CPU != 500 || l.io != 1<<20 {
 		t.Errorf("limits %+v", l)
+	}
+	for share, want := range map[int64]int64{0: 80 << 20, 8 << 20: 72 << 20, 40 << 20: 104 << 20} {
+		counted := proto.CloneOf(spec)
+		counted.HarnessMemory = share
+		if err := g.ensure(t.Context(), counted); err != nil || limits().Memory != want {
+			t.Errorf("the scheduler counted %d bytes of the harness: %v, limits %+v", share, err, limits())
+		}
+	}
+	if err := g.ensure(t.Context(), spec); err != nil {
+		t.Fatal(err)
 	}
 	if err := g.lift(t.Context(), spec, 9); err != nil {
 		t.Fatal(err)

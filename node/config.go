@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -184,11 +185,17 @@ func (c *Config) taskUID(spec *droverv1.TaskSpec) (uint32, error) {
 // limitsOf returns the limits of a task that runs.
 func (c *Config) limitsOf(spec *droverv1.TaskSpec) Limits {
 	r := spec.GetDemand()
-	l := Limits{CPU: r.GetCpu(), Memory: r.GetMemory() + c.Info.GetTaskOverheadMemory(), io: r.GetIo(), Pids: maxPids}
+	l := Limits{CPU: r.GetCpu(), Memory: r.GetMemory() + c.harnessMemory(spec), io: r.GetIo(), Pids: maxPids}
 	if i := spec.GetImage(); i.GetKind() == string(jobspec.ImageRootfs) {
 		l.rootfs = i.GetSource()
 	}
 	return l
+}
+
+// harnessMemory returns the bytes of memory that a task has on top of its demand: those that the scheduler counted, so
+// that all limits together fit where it placed the tasks, or those that this node measured if it counted none.
+func (c *Config) harnessMemory(spec *droverv1.TaskSpec) int64 {
+	return cmp.Or(spec.GetHarnessMemory(), c.Info.GetTaskOverheadMemory())
 }
 
 // filesLimit returns how many files and folders an attempt may have: the part of

@@ -254,12 +254,13 @@ func TestOverMemory(t *testing.T) {
 	k.oom["1.0.0.1.1"] = OOMKills{atLimit: 1}
 	b.start()
 	w := groupTask(0, "hog")
+	w.Spec.HarnessMemory = 24 << 20 // which the scheduler counted
 	b.put(w)
 	s := b.await(t, w, failed)
 	if s.GetCause() != droverv1.Cause_CAUSE_MEMORY || s.GetExitCode() != 137 {
 		t.Errorf("%s, exit %d", s.GetCause(), s.GetExitCode())
 	}
-	for _, want := range []string{`memory = "64MiB"`, "peak was 80MiB", `set memory = "112MiB"`} {
+	for _, want := range []string{`memory = "64MiB"`, "with the harness 88MiB", "peak was 88MiB", `set memory = "128MiB"`} {
 		if !strings.Contains(s.GetMessage(), want) {
 			t.Errorf("%q does not say %q", s.GetMessage(), want)
 		}

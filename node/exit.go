@@ -56,7 +56,7 @@ func causeOf(do task.Do, err error) droverv1.Cause {
 func (a *attempt) exit(spec *droverv1.TaskSpec) *taskExit {
 	return &taskExit{
 		spec: spec, code: a.container.status.ExitCode, oomKills: a.cgroup.oomKills, memoryPeak: a.cgroup.usage.GetMemoryPeak(),
-		overhead: a.d.cfg.Info.GetTaskOverheadMemory(), hostPaths: a.d.cfg.usesHostPaths(), shared: a.container.status.Shared,
+		overhead: a.d.cfg.harnessMemory(spec), hostPaths: a.d.cfg.usesHostPaths(), shared: a.container.status.Shared,
 		rebooted: a.rec.isOfEarlierBoot(),
 	}
 }

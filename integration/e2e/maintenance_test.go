@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +28,7 @@ func TestDrainsAndMaintenance(t *testing.T) {
 			t.Fatalf("%s runs on %s, which is drained", job, a.Node)
 		}
 	}
+	s.checkMemory("n2", "counting", "ending")
 	s.checkCounts("counting", "n2", 1)
 	s.undrain("n3")
 
@@ -120,6 +122,24 @@ func (s *fixture) endDrains() {
 		if _, err := s.cluster.Drover(ctx, c...); err != nil {
 			s.Logf("drover %v: %v", c, err)
 		}
+	}
+}
+
+// checkMemory checks that the memory limits of the only tasks on a node, those of these jobs, add up to what the
+// scheduler counts as in use there.
+func (s *fixture) checkMemory(node string, jobs ...string) {
+	s.Helper()
+	limits := int64(0)
+	for _, job := range jobs {
+		limit, err := strconv.ParseInt(s.taskStatus(job, "run/0").Seen.Limits.MemoryMax, 10, 64)
+		if err != nil {
+			s.Errorf("memory.max of %s: %v", job, err)
+		}
+		limits += limit
+	}
+	var status struct{ Used struct{ Memory int64 } }
+	if err := s.cluster.JSON(s.ctx, &status, "node", "status", "-json", node); err != nil || status.Used.Memory != limits {
+		s.Errorf("%v, %d bytes are in use on %s, and the limits of its tasks are %d", err, status.Used.Memory, node, limits)
 	}
 }
 

@@ -58,6 +58,7 @@ type attempt struct {
 		Phase  string
 		Level  string
 		Limits struct {
+			MemoryMax     string   `json:"memory_max"`
 			MemorySwapMax string   `json:"memory_swap_max"`
 			CPUMax        string   `json:"cpu_max"`
 			IOMax         []string `json:"io_max"`

@@ -470,7 +470,7 @@ type NodeInfo struct {
 	Driver             string                 `protobuf:"bytes,12,opt,name=driver,proto3" json:"driver,omitempty"`                                                                               // containerd, process
 	Emulated           bool                   `protobuf:"varint,13,opt,name=emulated,proto3" json:"emulated,omitempty"`                                                                          // the machine is emulated
 	Confined           bool                   `protobuf:"varint,14,opt,name=confined,proto3" json:"confined,omitempty"`                                                                          // limits are enforced by the kernel
-	TaskOverheadMemory int64                  `protobuf:"varint,15,opt,name=task_overhead_memory,json=taskOverheadMemory,proto3" json:"task_overhead_memory,omitempty"`                          // bytes of the harness, added to every demand
+	TaskOverheadMemory int64                  `protobuf:"varint,15,opt,name=task_overhead_memory,json=taskOverheadMemory,proto3" json:"task_overhead_memory,omitempty"`                          // bytes of the harness; the largest of any node is added to every demand of a job that is accepted
 	Schemes            []string               `protobuf:"bytes,16,rep,name=schemes,proto3" json:"schemes,omitempty"`                                                                             // of inputs that it can access: hdfs, file
 	Speeds             *SuspendSpeed          `protobuf:"bytes,17,opt,name=speeds,proto3" json:"speeds,omitempty"`                                                                               // of the levels, measured by the probe
 	LevelNotes         []string               `protobuf:"bytes,18,rep,name=level_notes,json=levelNotes,proto3" json:"level_notes,omitempty"`                                                     // why levels are unsupported: "checkpointed: criu is not installed"
@@ -1287,8 +1287,11 @@ type TaskSpec struct {
 	// the last tasks of the stage on this node were short.
 	ContainersUsedAgain *bool    `protobuf:"varint,29,opt,name=containers_used_again,json=containersUsedAgain,proto3,oneof" json:"containers_used_again,omitempty"`
 	Keys                *MapKeys `protobuf:"bytes,30,opt,name=keys,proto3" json:"keys,omitempty"` // for a map task with reducers, and for a reduce task its fields and order; unset: the first field is the key, and its hash chooses the reducer
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// Bytes of the harness that the scheduler counted beside demand: the limit of the task's memory is both. 0: nothing
+	// was counted, as before a node had said its task_overhead_memory; the limit has that of the node.
+	HarnessMemory int64 `protobuf:"varint,31,opt,name=harness_memory,json=harnessMemory,proto3" json:"harness_memory,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TaskSpec) Reset() {
@@ -1529,6 +1532,13 @@ func (x *TaskSpec) GetKeys() *MapKeys {
 		return x.Keys
 	}
 	return nil
+}
+
+func (x *TaskSpec) GetHarnessMemory() int64 {
+	if x != nil {
+		return x.HarnessMemory
+	}
+	return 0
 }
 
 // MapKeys says what of a mapper's line is its key, and which reducer gets it. Only
@@ -3944,7 +3954,7 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\vresume_from\x18\a \x01(\tR\n" +
 	"resumeFrom\x12\x1d\n" +
 	"\n" +
-	"resume_run\x18\b \x01(\x05R\tresumeRun\"\xda\b\n" +
+	"resume_run\x18\b \x01(\x05R\tresumeRun\"\x81\t\n" +
 	"\bTaskSpec\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x1d\n" +
 	"\n" +
@@ -3980,7 +3990,8 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"stageTasks\x12$\n" +
 	"\x0estart_pause_ms\x18\x1c \x01(\x03R\fstartPauseMs\x127\n" +
 	"\x15containers_used_again\x18\x1d \x01(\bH\x00R\x13containersUsedAgain\x88\x01\x01\x12&\n" +
-	"\x04keys\x18\x1e \x01(\v2\x12.drover.v1.MapKeysR\x04keys\x1a6\n" +
+	"\x04keys\x18\x1e \x01(\v2\x12.drover.v1.MapKeysR\x04keys\x12%\n" +
+	"\x0eharness_memory\x18\x1f \x01(\x03R\rharnessMemory\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x18\n" +
