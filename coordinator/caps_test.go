@@ -56,16 +56,16 @@ func TestTasksOverACapAreRefused(t *testing.T) {
 	}
 }
 
-// Who asks for what the refusal of a job says is accepted: amounts are rounded down, the harness's memory and the disk
-// are named, and the node is the one that lacks least.
+// Who asks for what the refusal of a job says is accepted: amounts are rounded down, the harness's memory, which is the
+// largest share of any node, and the disk are named, and the node is the one that lacks least.
 func TestRefusedDemandsAreToldWhatFits(t *testing.T) {
 	b := newTestCluster(t, nil)
 	for _, n := range []struct {
-		name              string
-		cpu, memory, disk int64
-	}{{"tiny", 500, 256 << 20, 1 << 30}, {"big", 8000, 3<<30 + 99<<20, 10<<30 - 1}, {"small", 1000, 1 << 30, 2 << 30}} {
+		name                     string
+		cpu, memory, disk, share int64
+	}{{"tiny", 500, 256 << 20, 1 << 30, 40 << 20}, {"big", 8000, 3<<30 + 99<<20, 10<<30 - 1, 23 << 20}, {"small", 1000, 1 << 30, 2 << 30, 23 << 20}} {
 		info := coordtest.Info(n.name)
-		info.Allocatable.Cpu, info.Allocatable.Memory, info.TaskOverheadMemory = n.cpu, n.memory, 23<<20
+		info.Allocatable.Cpu, info.Allocatable.Memory, info.TaskOverheadMemory = n.cpu, n.memory, n.share
 		info.Disks = append([]*droverv1.Disk{{Name: "slow", Io: 100, Space: 1 << 40}}, &droverv1.Disk{Name: "d", Io: 100<<20 - 1, Space: n.disk})
 		info.Allocatable.Io = 100<<20 + 99
 		b.addNode(info, coordtest.Succeed)
@@ -86,8 +86,9 @@ func TestRefusedDemandsAreToldWhatFits(t *testing.T) {
 		_, err = b.client.PlanJob(b.ctx, connect.NewRequest(&droverv1.PlanJobRequest{Spec: string(text)}))
 		return wire.FromError(err)
 	}
-	const offer = "; node big, which lacks least, has at most cpu 8, memory 3GiB beside the harness's 23MiB, I/O 99.9MiB/s and 9.9GiB of disk for one: ask for less"
+	const offer = "; node big, which lacks least, has at most cpu 8, memory 3GiB beside the harness's 40MiB, I/O 99.9MiB/s and 9.9GiB of disk for one: ask for less"
 	for what, err := range map[string]error{"cpu": plan("default", 9000, 1<<30, 1<<20, 1<<30), "memory": plan("default", 1000, 4<<30, 1<<20, 1<<30),
+		"memory beside what is counted for the harness on every node": plan("default", 1000, 3<<30+70<<20, 1<<20, 1<<30),
 		"io": plan("default", 1000, 1<<30, 100<<20, 1<<30), "disk": plan("default", 1000, 1<<30, 1<<20, 10<<30)} {
 		if !errors.Is(err, fault.Exhausted) || !strings.HasSuffix(err.Error(), offer) {
 			t.Errorf("too much %s: %v", what, err)

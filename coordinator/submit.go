@@ -421,26 +421,28 @@ func checkDemand(f *facts.Facts, spec *jobspec.Job) (warnings []string, err erro
 	if len(f.Nodes()) == 0 {
 		return []string{"no node has registered yet: the job waits for the first one"}, nil
 	}
+	overhead := f.TaskOverheadMemory()
 	for i := range spec.Stages {
 		s := &spec.Stages[i]
 		var closest *droverv1.NodeInfo
 		least := math.Inf(1)
 		for _, n := range f.Nodes() {
-			if lack, _ := lackOf(n.Info, s); closest == nil || lack < least {
+			if lack, _ := lackOf(n.Info, s, overhead); closest == nil || lack < least {
 				closest, least = n.Info, lack
 			}
 		}
 		if least > 1 {
 			want := facts.Amounts{CPU: s.Resources.CPU, Memory: s.Resources.Memory, IO: s.Resources.IO}
-			return nil, fault.New(fault.Exhausted, "stage %q: no node can run a task of %s and %s of disk; %s: ask for less", s.Name, want, jobspec.FormatSize(s.Disk), mostOf(closest, s))
+			return nil, fault.New(fault.Exhausted, "stage %q: no node can run a task of %s and %s of disk; %s: ask for less", s.Name, want, jobspec.FormatSize(s.Disk), mostOf(closest, s, overhead))
 		}
 	}
 	return nil, nil
 }
 
 // lackOf returns how many times what a node can have at most a task of a stage needs, of the resource that it lacks
-// most: it can run there if that is at most 1. disk is the one that lacks least, nil if the node has none.
-func lackOf(n *droverv1.NodeInfo, s *jobspec.Stage) (lack float64, disk *droverv1.Disk) {
+// most: it can run there if that is at most 1. overhead is the memory that is counted beside its demand. disk is the one
+// that lacks least, nil if the node has none.
+func lackOf(n *droverv1.NodeInfo, s *jobspec.Stage, overhead int64) (lack float64, disk *droverv1.Disk) {
 	times := func(need, have int64) float64 {
 		if need <= have {
 			return 1
@@ -453,16 +455,16 @@ func lackOf(n *droverv1.NodeInfo, s *jobspec.Stage) (lack float64, disk *droverv
 			disk, onDisk = d, l
 		}
 	}
-	return max(onDisk, times(s.Resources.CPU, a.GetCpu()), times(s.Resources.Memory+n.GetTaskOverheadMemory(), a.GetMemory())), disk
+	return max(onDisk, times(s.Resources.CPU, a.GetCpu()), times(s.Resources.Memory+overhead, a.GetMemory())), disk
 }
 
 // mostOf says what a task of a stage may ask for at most to run on a node.
-func mostOf(n *droverv1.NodeInfo, s *jobspec.Stage) string {
-	a, overhead, beside := n.GetAllocatable(), n.GetTaskOverheadMemory(), ""
+func mostOf(n *droverv1.NodeInfo, s *jobspec.Stage, overhead int64) string {
+	a, beside := n.GetAllocatable(), ""
 	if overhead > 0 {
 		beside = fmt.Sprintf(" beside the harness's %s", jobspec.FormatSize(overhead))
 	}
-	_, disk := lackOf(n, s)
+	_, disk := lackOf(n, s, overhead)
 	return fmt.Sprintf("node %s, which lacks least, has at most cpu %s, memory %s%s, I/O %s and %s of disk for one", n.GetName(), adviceText(scheduler.CPU, a.GetCpu()),
 		adviceText(scheduler.Memory, max(0, a.GetMemory()-overhead)), beside, adviceText(scheduler.IO, disk.GetIo()), jobspec.FormatSizeDown(disk.GetSpace()))
 }
