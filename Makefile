@@ -91,8 +91,8 @@ attack: build ## every call by every kind of identity, floods of one user, revoc
 	$(GO_TEST) -count=1 -run 'Access|Token|Stranger|Handshake|StopNobody|SlowBodies|Stalled|NoJobUses|RefusedBefore|Revo|KeptApart|Secrets|StopNobodyElse|Turns|OfOneUser|OfOneNode|AreShared|ConnectionsOf|RefusedCalls|Paused|Budget|Believed|Login' ./coordinator/... ./node ./internal/pki ./jobspec ./cmd/drover
 	bin/drover bench floods
 
-chaos: deps ## faults from a seed, on three coordinators and three machines: make chaos FAULTS=50 SEED=1
-	integration/chaos.sh $(or $(FAULTS),50) $(SEED)
+chaos: deps ## faults from a seed, on three coordinators and three machines: make chaos FAULTS=50 SEED=1 ONLY='disk slow'
+	ONLY='$(ONLY)' integration/chaos.sh $(or $(FAULTS),50) $(SEED)
 
 mutants: ## bugs put in on purpose, and how often the simulations find each: docs/measured/mutants.md
 	./integration/bench.sh mutants

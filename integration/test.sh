@@ -11,7 +11,7 @@ rm -rf "$out" && mkdir -p "$out" bin
 # machine: a part has at most the time left, and fails if there is none.
 budget=$((60 * ${DROVER_TEST_MINUTES:-72})) longest=70m
 [ -n "${DROVER_SOAK:-}" ] && budget=$((60 * 60 * 12)) longest=12h
-unset TESTS # the caller's value would skip tests
+unset TESTS ONLY # the caller's values would skip tests and faults
 . integration/parts.sh
 trap summary EXIT
 trap 'exit 130' INT TERM

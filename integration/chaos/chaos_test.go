@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -23,6 +24,7 @@ import (
 var (
 	droverPath = flag.String("drover", "../../bin/drover", "the binary under test")
 	faultCount = flag.Int("faults", 6, "faults to inject")
+	onlyKinds  = flag.String("only", "", "expression that the names of the faults' kinds match, such as 'machine: disk'")
 )
 
 // Limits of a run. Machines are emulated and slow; what is lost is done again.
@@ -41,14 +43,18 @@ const (
 // TestChaos injects faults while jobs run. Each job that was accepted ends once, with the output that a
 // reference computes; each container has its limits whenever the machines are looked at; of an exclusive
 // task no attempt acts after a later one has; and at the end nothing is left on the machines. RAPID_SEED
-// repeats the faults, though not the instants at which they meet the jobs.
+// repeats the faults where -only is the same, though not the instants at which they meet the jobs.
 func TestChaos(t *testing.T) {
 	bed, err := testbed.FromEnv()
 	if err != nil {
 		t.Skip("not proved here: that accepted jobs survive faults of three coordinators and three machines; ", err)
 	}
+	only, err := regexp.Compile(*onlyKinds)
+	if err != nil {
+		t.Fatal("-only: ", err)
+	}
 	s := seed.New(t)
-	t.Logf("%d faults (-faults)", *faultCount)
+	t.Logf("%d faults (-faults) of kinds that match %q (-only)", *faultCount, only)
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit+jobLimit+time.Duration(*faultCount)*perFault)
 	t.Cleanup(cancel)
 	c, err := cluster.Start(ctx, cluster.Config{Testbed: bed, Drover: *droverPath, Dir: t.TempDir(), Servers: 3,
@@ -69,8 +75,12 @@ func TestChaos(t *testing.T) {
 		doing: "before the first fault", faults: rand.New(rand.NewPCG(s, 0)), asks: rand.New(rand.NewPCG(s, 1)),
 		run: Run{Seed: s, Faults: map[string]int{}, AtOnce: map[string]int{}}}
 	t.Cleanup(h.tell)
+	makers := h.makersOf(only)
+	if len(makers) == 0 {
+		t.Fatalf("no kind of fault matches %q (-only)", only)
+	}
 	h.prepare()
-	h.injectAll()
+	h.injectAll(makers)
 	if t.Failed() {
 		return
 	}
@@ -143,12 +153,12 @@ func (h *chaos) tell() {
 }
 
 // injectAll injects all faults, those that meet together.
-func (h *chaos) injectAll() {
+func (h *chaos) injectAll(makers []func(plan) injection) {
 	h.Helper()
-	makers, began := makersOf(), time.Now()
+	began := time.Now()
 	for done := 0; done < *faultCount && !h.Failed(); {
 		start := time.Now()
-		all := h.drawFaults(makers, *faultCount-done)
+		all := drawFaults(h.faults, makers, len(h.cluster.Servers()), len(h.bed.Nodes), *faultCount-done)
 		h.inject(done, all)
 		done += len(all)
 		h.took = append(h.took, time.Since(start).Seconds())
@@ -221,8 +231,8 @@ func (h *chaos) inject(first int, all []injection) {
 		}
 	}
 	for _, f := range all {
-		if f.machine > 0 {
-			h.awaitMachine(f.machine)
+		for _, k := range f.machines {
+			h.awaitMachine(k)
 		}
 	}
 	ready := time.Now()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"syscall"
 	"time"
 
@@ -14,7 +15,7 @@ import (
 type injection struct {
 	kind       string // without its place: what the runs count
 	what       string
-	machine    int    // that it is of, from 1; 0: of none
+	machines   []int  // that it is of, from 1
 	places     places // of which no other fault is at the same time
 	lossy      bool   // files that a machine had may be lost with it
 	begin, end func() error
@@ -66,16 +67,20 @@ func drawPlan(r *rand.Rand, kinds, servers, machines int) plan {
 // mostAtOnce is how many faults meet at most.
 const mostAtOnce = 3
 
+// maxDraws is how often a fault is drawn for a place that no other is of. With -only there may be none.
+const maxDraws = 100
+
 // drawFaults draws one to three faults that meet, and at most limit. No two are of one place. The lead of each but the
 // first is from the beginning of the one before.
-func (h *chaos) drawFaults(makers []func(*chaos, plan) injection, limit int) []injection {
+func drawFaults(r *rand.Rand, makers []func(plan) injection, servers, machines, limit int) []injection {
 	var (
 		all   []injection
 		taken places
 	)
-	for n := min(1+h.faults.IntN(mostAtOnce), limit); len(all) < n; {
-		p := drawPlan(h.faults, len(makers), len(h.cluster.Servers()), len(h.bed.Nodes))
-		f := makers[p.kind](h, p)
+	n := min(1+r.IntN(mostAtOnce), limit)
+	for draws := 0; len(all) < n && draws < maxDraws; draws++ {
+		p := drawPlan(r, len(makers), servers, machines)
+		f := makers[p.kind](p)
 		if f.places&taken == 0 {
 			f.plan = p
 			taken |= f.places
@@ -98,11 +103,15 @@ var kinds = []struct {
 	{1, (*chaos).hdfsStill}, {2, (*chaos).dataNodeDown}, {1, (*chaos).nameNodeDown},
 }
 
-// makersOf are the kinds, each as often as its weight.
-func makersOf() (all []func(*chaos, plan) injection) {
+// makersOf returns what makes the kinds whose names match, each as often as its weight.
+func (h *chaos) makersOf(only *regexp.Regexp) (all []func(plan) injection) {
 	for _, k := range kinds {
+		maker := func(p plan) injection { return k.make(h, p) }
+		if !only.MatchString(maker(plan{machine: 1}).kind) {
+			continue
+		}
 		for range k.weight {
-			all = append(all, k.make)
+			all = append(all, maker)
 		}
 	}
 	return all
@@ -145,7 +154,7 @@ func (h *chaos) coordinatorDiskFull(p plan) injection {
 }
 
 func (h *chaos) ofMachine(p plan, kind string, begin, end func() error) injection {
-	return injection{kind: "machine: " + kind, what: fmt.Sprintf("machine n%d: %s", p.machine, kind), machine: p.machine, places: placeOf(p.machine), begin: begin, end: end}
+	return injection{kind: "machine: " + kind, what: fmt.Sprintf("machine n%d: %s", p.machine, kind), machines: []int{p.machine}, places: placeOf(p.machine), begin: begin, end: end}
 }
 
 func (h *chaos) daemonKilled(p plan) injection {
