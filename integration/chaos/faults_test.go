@@ -97,6 +97,7 @@ var kinds = []struct {
 }{
 	{3, (*chaos).coordinatorKilled}, {2, (*chaos).coordinatorStill}, {1, (*chaos).coordinatorMute}, {1, (*chaos).coordinatorDeaf},
 	{2, (*chaos).coordinatorCut}, {1, (*chaos).coordinatorLoses}, {2, (*chaos).coordinatorDiskFull},
+	{2, (*chaos).coordinatorDiskSlow},
 	{3, (*chaos).daemonKilled}, {2, (*chaos).engineKilled}, {2, (*chaos).shimKilled}, {2, (*chaos).runcKilled}, {2, (*chaos).helperKilled}, {1, (*chaos).watchdogKilled},
 	{2, (*chaos).machineStill}, {2, (*chaos).machineCut}, {1, (*chaos).machineMute}, {1, (*chaos).machineDeaf}, {1, (*chaos).machinePower},
 	{2, (*chaos).machineClock}, {1, (*chaos).machineDiskFull}, {1, (*chaos).machineDiskSlow},
@@ -151,6 +152,16 @@ func (h *chaos) coordinatorLoses(p plan) injection {
 
 func (h *chaos) coordinatorDiskFull(p plan) injection {
 	return h.ofServer(p, "disk full", func(v *cluster.Server) error { return v.FillDisk(h.ctx) }, func(v *cluster.Server) error { return v.EmptyDisk(h.ctx) })
+}
+
+func (h *chaos) coordinatorDiskSlow(p plan) injection {
+	each := []time.Duration{50 * time.Millisecond, 300 * time.Millisecond, 2 * time.Second}[p.choice%3]
+	slow := func(each time.Duration) func(*cluster.Server) error {
+		return func(v *cluster.Server) error { v.SlowDisk(each); return nil }
+	}
+	f := h.ofServer(p, "disk slow", slow(each), slow(0))
+	f.what += fmt.Sprintf(", %s for a sync", each)
+	return f
 }
 
 func (h *chaos) ofMachine(p plan, kind string, begin, end func() error) injection {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -23,15 +24,16 @@ const (
 
 // Server is one of several coordinators. It is a process of the host side with a network
 // namespace, an address and a cable of its own, so that it can be cut off in one direction
-// or both, and a disk in memory, which can be full. Its clock is the host's.
+// or both, and a disk in memory, which can be full or slow. Its clock is the host's.
 type Server struct {
-	c       *Cluster
-	ID      string
-	IP      string
-	network *exec.Cmd // holds the network namespace
-	process *exec.Cmd // nil while it does not run
-	disk    bool      // whether its folder is a disk of its own
-	ended   chan struct{}
+	c         *Cluster
+	ID        string
+	IP        string
+	network   *exec.Cmd    // holds the network namespace
+	process   *exec.Cmd    // nil while it does not run
+	disk      bool         // whether its folder is a disk of its own
+	syncTakes atomic.Int64 // nanoseconds
+	ended     chan struct{}
 }
 
 // Servers returns the coordinators of a cluster with Config.Servers.
@@ -192,7 +194,7 @@ func (s *Server) Start() error {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
+	if err := startWithSyncs(cmd, &s.syncTakes); err != nil {
 		return err
 	}
 	ended := make(chan struct{})
@@ -245,6 +247,9 @@ func (s *Server) EmptyDisk(ctx context.Context) error {
 	}
 	return nil
 }
+
+// SlowDisk has each sync of the server take a time and wait for those before it; 0 ends that, also for one that waits.
+func (s *Server) SlowDisk(each time.Duration) { s.syncTakes.Store(int64(each)) }
 
 // hasEnded reports whether the server was started and does not run any more.
 func (s *Server) hasEnded() bool {
@@ -302,6 +307,7 @@ func (s *Server) Heal(ctx context.Context) error {
 
 // stop ends the server in an orderly way, and its network.
 func (s *Server) stop() (err error) {
+	s.SlowDisk(0)
 	if s.process != nil {
 		if !s.hasEnded() {
 			err = errors.Join(s.Signal(syscall.SIGCONT), s.Signal(syscall.SIGTERM))
