@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/drover-run/drover/integration/cluster"
+	"github.com/drover-run/drover/integration/testbed"
 )
 
 // injection is a fault that begins and ends.
@@ -100,6 +102,7 @@ var kinds = []struct {
 	{2, (*chaos).coordinatorDiskSlow},
 	{3, (*chaos).daemonKilled}, {2, (*chaos).engineKilled}, {2, (*chaos).shimKilled}, {2, (*chaos).runcKilled}, {2, (*chaos).helperKilled}, {1, (*chaos).watchdogKilled},
 	{2, (*chaos).machineStill}, {2, (*chaos).machineCut}, {1, (*chaos).machineMute}, {1, (*chaos).machineDeaf}, {1, (*chaos).machinePower},
+	{1, (*chaos).machineLoses}, {1, (*chaos).machineLinkSlow}, {2, (*chaos).machinesApart},
 	{2, (*chaos).machineClock}, {1, (*chaos).machineDiskFull}, {1, (*chaos).machineDiskSlow},
 	{1, (*chaos).hdfsStill}, {2, (*chaos).dataNodeDown}, {1, (*chaos).nameNodeDown},
 }
@@ -252,6 +255,50 @@ func (h *chaos) machineDeaf(p plan) injection {
 	f := h.ofMachine(p, "hears no coordinator", each(func(v *cluster.Server) error { return v.Shun(h.ctx, ip) }), each(h.heal))
 	f.places |= coordinators // whose faults of the network end with it
 	return f
+}
+
+func (h *chaos) machineLoses(p plan) injection {
+	return h.onLink(p, "loses a tenth of the packets", "loss 10%")
+}
+
+func (h *chaos) machineLinkSlow(p plan) injection {
+	return h.onLink(p, "link slow", "delay 150ms rate 2mbit limit 100")
+}
+
+// linkLimit is how long the end of a fault of a link is tried, since requests to the machine may be lost as well.
+const linkLimit = time.Minute
+
+// onLink has what a machine sends and what it gets go through the kernel's netem. The latter takes a way through a link of
+// its own, since netem is for what is sent. The end may be done twice.
+func (h *chaos) onLink(p plan, kind, netem string) injection {
+	f := h.script(p, kind, fmt.Sprintf(`modprobe ifb numifbs=0
+ip link add chaos type ifb
+ip link set chaos up
+tc qdisc add dev chaos root netem %[1]s
+tc qdisc add dev eth0 root netem %[1]s
+tc qdisc add dev eth0 ingress
+tc filter add dev eth0 ingress matchall action mirred egress redirect dev chaos`, netem),
+		"[ ! -e /sys/class/net/chaos ] || { tc qdisc del dev eth0 root || true; tc qdisc del dev eth0 ingress || true; ip link del chaos; }")
+	once := f.end
+	f.end = func() error {
+		return testbed.WaitFor(h.ctx, linkLimit, "an answer through the link", func(context.Context) error { return once() })
+	}
+	return f
+}
+
+// machinesApart has two machines not hear each other, while both hear the coordinators and HDFS.
+func (h *chaos) machinesApart(p plan) injection {
+	others := len(h.bed.Nodes) - 1
+	other := 1 + (p.machine+p.choice%others)%(1+others)
+	change := func(option string) func() error {
+		drop := func(on, from int) error {
+			_, err := h.bed.Nodes[on-1].Sh(h.ctx, "iptables -w "+option+" INPUT -s "+h.bed.Nodes[from-1].IP+" -j DROP")
+			return err
+		}
+		return func() error { return errors.Join(drop(p.machine, other), drop(other, p.machine)) }
+	}
+	return injection{kind: "machines: cannot reach each other", what: fmt.Sprintf("machines n%d and n%d: cannot reach each other", p.machine, other),
+		machines: []int{p.machine, other}, places: placeOf(p.machine) | placeOf(other), begin: change("-A"), end: change("-D")}
 }
 
 // machinePower cuts the power of a machine. It boots during the faults that follow.
