@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -19,11 +20,13 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/hashicorp/raft"
+	"google.golang.org/protobuf/proto"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
 	"github.com/drover-run/drover/coordinator/coordtest"
 	"github.com/drover-run/drover/coordinator/peer"
+	"github.com/drover-run/drover/coordinator/replica"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/jobspec"
@@ -317,6 +320,92 @@ func TestClusterGrowsFromOneAndShrinks(t *testing.T) {
 	}
 }
 
+// lead has a server lead.
+func (s *testServers) lead(id string) {
+	s.t.Helper()
+	s.waitUntil(id+" leads", func() bool {
+		ctx, cancel := context.WithTimeout(s.ctx, waitLimit)
+		defer cancel()
+		res, err := s.operator.TransferLeadership(ctx, connect.NewRequest(&droverv1.TransferLeadershipRequest{Id: id}))
+		return err == nil && res.Msg.Leader == id
+	})
+}
+
+// dropsBefore reports whether the log of a server has dropped the entry of an index. It stops the server, and starts it again.
+func (s *testServers) dropsBefore(id string, index uint64) bool {
+	s.t.Helper()
+	s.kill(id)
+	d, err := replica.Inspect(filepath.Join(s.folder(id), "raft"))
+	if err != nil || len(d.What) > 0 {
+		s.t.Fatal(d, err)
+	}
+	s.start(id, nil)
+	s.awaitLeader()
+	return d.First > index
+}
+
+// TestAServerThatWasAwayForLongLeadsWithTheSameJobs: while one of three servers is stopped, so much is written that the
+// others have dropped the entries that it lacks. Back again it gets a snapshot in their place, which replaces the facts
+// that it had, and the files. It then leads with the same jobs as each of the others, and goes on without any one of them.
+func TestAServerThatWasAwayForLongLeadsWithTheSameJobs(t *testing.T) {
+	t.Parallel()
+	s := newTestServers(t, 3, func(c *Config) { c.SnapshotEntries = 8 })
+	s.addNode("n1", coordtest.Succeed)
+	s.waitForNodes()
+	jobs := 0
+	runJobs := func(n int) {
+		for range n {
+			name := fmt.Sprint("j", jobs)
+			jobs++
+			s.submit(groupJob(name, 2))
+			s.waitForEnd(name, succeeded)
+		}
+	}
+	runJobs(2)
+	const away = "c3"
+	s.kill(away)
+	had, err := replica.Inspect(filepath.Join(s.folder(away), "raft"))
+	if err != nil || len(had.What) > 0 {
+		t.Fatal(had, err)
+	}
+	digest := s.upload("from when it was away")
+	for _, id := range []string{"c1", "c2"} {
+		s.waitUntil(id+" drops what "+away+" lacks", func() bool {
+			runJobs(8)
+			return s.dropsBefore(id, had.Kept()+1)
+		})
+	}
+	s.start(away, nil)
+	s.awaitVoters(s.ids...)
+	s.waitUntil("it has the file", func() bool { return s.hasFile(away, digest) })
+
+	history := droverv1connect.NewHistoryServiceClient(s.as("user/root"))
+	var want []*droverv1.JobSummary
+	for _, id := range []string{"c1", "c2", away} {
+		s.lead(id)
+		res, err := s.client.ListJobs(t.Context(), connect.NewRequest(&droverv1.ListJobsRequest{All: true}))
+		past, perr := history.ListPastJobs(t.Context(), connect.NewRequest(&droverv1.ListPastJobsRequest{}))
+		if err := errors.Join(err, perr); err != nil {
+			t.Fatal(err)
+		}
+		if want == nil {
+			want = res.Msg.Jobs
+		}
+		if len(want) != jobs || !slices.EqualFunc(res.Msg.Jobs, want, func(a, b *droverv1.JobSummary) bool { return proto.Equal(a, b) }) {
+			t.Errorf("of %d jobs %s lists\n%v\nand c1\n%v", jobs, id, res.Msg.Jobs, want)
+		}
+		if n := len(past.Msg.Jobs); n != jobs {
+			t.Errorf("of %d jobs %s has %d in its history", jobs, id, n)
+		}
+	}
+	for _, id := range []string{"c1", "c2"} {
+		s.kill(id)
+		runJobs(1)
+		s.start(id, nil)
+		s.awaitVoters(s.ids...)
+	}
+}
+
 func TestTransferMovesTheLeadWithJobsRunning(t *testing.T) {
 	t.Parallel()
 	s := newTestServers(t, 3, nil)
@@ -325,10 +414,7 @@ func TestTransferMovesTheLeadWithJobsRunning(t *testing.T) {
 	s.submit(groupJob("long", 3))
 	s.waitUntil("its tasks run", func() bool { return len(n1.Wanted()) == 3 })
 	for _, id := range append(s.ids, s.ids...) {
-		s.waitUntil(id+" leads", func() bool {
-			res, err := s.operator.TransferLeadership(t.Context(), connect.NewRequest(&droverv1.TransferLeadershipRequest{Id: id}))
-			return err == nil && res.Msg.Leader == id
-		})
+		s.lead(id)
 		if got := s.job("long"); got == nil || got.Job.State != droverv1.JobState_JOB_STATE_RUNNING {
 			t.Errorf("under %s: %v", id, got)
 		}
