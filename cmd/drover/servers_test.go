@@ -47,6 +47,8 @@ type processCluster struct {
 	runs  map[string]*exec.Cmd
 	logs  map[string]*lockedBuffer
 	peers map[string]string // peer addresses by id
+	apis  map[string]string // addresses for users and nodes by id; of nodes by name
+	with  []string          // arguments of every coordinator
 }
 
 func newProcessCluster(t *testing.T) *processCluster {
@@ -56,7 +58,7 @@ func newProcessCluster(t *testing.T) *processCluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	c := &processCluster{t: t, dir: dir, runs: map[string]*exec.Cmd{}, logs: map[string]*lockedBuffer{}, peers: map[string]string{}}
+	c := &processCluster{t: t, dir: dir, runs: map[string]*exec.Cmd{}, logs: map[string]*lockedBuffer{}, peers: map[string]string{}, apis: map[string]string{}}
 	c.drover("tls", "ca", "-dir", c.at("ca"))
 	c.drover("tls", "cert", "-dir", c.at("ca"), "-kind", "user", "root")
 	return c
@@ -80,8 +82,8 @@ func (c *processCluster) launch(id, name string, more ...string) {
 	if _, err := os.Stat(c.at("ca/" + name + ".pem")); err != nil {
 		c.drover("tls", "cert", "-dir", c.at("ca"), "-kind", "coordinator", "-host", "127.0.0.1", name)
 	}
-	c.runs[id], c.logs[id] = launch(c.t, "drover", append([]string{"coordinator", "-id", id, "-data", c.at("data-" + id), "-socket", c.at(id), "-listen", "127.0.0.1:0", "-operator", "user/root",
-		"-tls-ca", c.at("ca/ca.pem"), "-tls-cert", c.at("ca/" + name + ".pem"), "-tls-key", c.at("ca/" + name + ".key")}, more...)...)
+	c.runs[id], c.logs[id] = launch(c.t, "drover", slices.Concat([]string{"coordinator", "-id", id, "-data", c.at("data-" + id), "-socket", c.at(id), "-listen", cmp.Or(c.apis[id], "127.0.0.1:0"), "-operator", "user/root",
+		"-tls-ca", c.at("ca/ca.pem"), "-tls-cert", c.at("ca/" + name + ".pem"), "-tls-key", c.at("ca/" + name + ".key")}, c.with, more)...)
 }
 
 // ready waits until a coordinator has a leader.
@@ -89,10 +91,21 @@ func (c *processCluster) ready(id string) {
 	c.t.Helper()
 	var found []string
 	waitFor(c.t, id+" is ready", func() bool {
-		found = regexp.MustCompile(`server ` + id + ` at ([0-9.:]+)`).FindStringSubmatch(c.logs[id].String())
+		found = regexp.MustCompile(`and https://([0-9.:]+), server ` + id + ` at ([0-9.:]+)`).FindStringSubmatch(c.logs[id].String())
 		return found != nil
 	}, c.logs[id].String)
-	c.peers[id] = found[1]
+	c.apis[id], c.peers[id] = found[1], found[2]
+}
+
+// freeAddress returns an address on which nobody listens now.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
 }
 
 // start starts a coordinator with its own certificate and waits until it has a leader.
@@ -148,14 +161,7 @@ func (c *processCluster) remote(ids []string, args ...string) []string {
 }
 
 // url returns the address of a coordinator for users, which has been ready.
-func (c *processCluster) url(id string) string {
-	c.t.Helper()
-	found := regexp.MustCompile(`and (https://[0-9.:]+)`).FindStringSubmatch(c.logs[id].String())
-	if found == nil {
-		c.t.Fatalf("no address in the log:\n%s", c.logs[id])
-	}
-	return found[1]
-}
+func (c *processCluster) url(id string) string { return "https://" + c.apis[id] }
 
 // shows waits until a coordinator, whether it leads or not, lists the servers as wanted.
 func (c *processCluster) shows(id string, want func(list string) bool) {
@@ -275,14 +281,7 @@ func TestServersAreReplaced(t *testing.T) {
 	c := newProcessCluster(t)
 	c.start("c1")
 	c.start("c2", "-join", c.peers["c1"])
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	third := free.Addr().String()
-	if err := free.Close(); err != nil {
-		t.Fatal(err)
-	}
+	third := freeAddress(t)
 	c.launch("c3", "other", "-peer-listen", third, "-join", c.peers["c1"])
 	waitFor(t, "c3 is told that it may not join", func() bool { return strings.Contains(c.logs["c3"].String(), "may not join") }, c.allLogs)
 	if out := c.drover(c.remote([]string{"c1", "c2"}, "operator", "server", "add", "c3", third)...); out != "server c3 is added and votes\n" {
