@@ -81,7 +81,8 @@ func makeParent(ctx context.Context, fs hdfs.FS, name string) error {
 		return err
 	}
 	if _, err := fs.Stat(ctx, path.Dir(parent)); errors.Is(err, hdfs.ErrNotExist) {
-		return fault.New(fault.Invalid, "%s is gone: somebody removed the folder of the job's unfinished output while it ran; stop the job and submit it again", path.Dir(parent))
+		return fault.New(fault.Invalid, "%s, the folder of the job's unfinished output, is gone: somebody removed it while the job ran, or the coordinator was restored from an archive that is older than the job's end; "+
+			"unless the output is in place, stop the job and submit it again", path.Dir(parent))
 	} else if err != nil {
 		return err
 	}
