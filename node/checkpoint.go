@@ -4,11 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"syscall"
+	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/sleep"
 	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/node/task"
 	"github.com/drover-run/drover/runtime"
@@ -19,7 +22,8 @@ import (
 //  1. check that the disk has space for all of its memory;
 //  2. record the intent with a folder that no earlier dump used;
 //  3. dump, which ends the processes; the container is removed after the level was
-//     reported, if the driver can leave it;
+//     reported, if the driver can leave it. What the freeze has caught between vfork and
+//     exec must run for a moment before, and is frozen again;
 //  4. record that the dump is complete;
 //  5. write the checksums of the folder, which nobody uses any more. Without them it goes on unchecked.
 func (s *suspension) checkpoint(ctx context.Context, spec *droverv1.TaskSpec) error {
@@ -38,6 +42,13 @@ func (s *suspension) checkpoint(ctx context.Context, spec *droverv1.TaskSpec) er
 		return err
 	}
 	left, err := s.dump(ctx, c)
+	for n := 0; n < maxMoments && errors.Is(err, runtime.ErrMustRun); n++ {
+		if e := s.runForAMoment(ctx, spec, swap, min(firstMoment<<n, longestMoment)); e != nil {
+			err = fmt.Errorf("%w; nor could it run for a moment: %v", err, e) // of the dump's class: it has done no harm
+			break
+		}
+		left, err = s.dump(ctx, c)
+	}
 	if err != nil {
 		err = errors.Join(err, s.revertCheckpoint(ctx, err))
 		if !s.container.isGone() {
@@ -73,6 +84,45 @@ func (s *suspension) dump(ctx context.Context, c runtime.Checkpointer) (left tas
 		dump, left = d.Dump, task.ContainerStopped
 	}
 	return left, s.inSlot(ctx, func() error { return dump(ctx, s.id.String(), s.dumps.dir(s.rec.DumpNumber)) })
+}
+
+// runForAMoment thaws the container under the limits of a frozen task, freezes it again and lifts them again. Its level is
+// the same all the time: a daemon that finds it running freezes it. One of an exclusive stage
+// runs only under the lease, and is with the watchdog meanwhile.
+func (s *suspension) runForAMoment(ctx context.Context, spec *droverv1.TaskSpec, swap int64, moment time.Duration) error {
+	defer runtime.StartPart(ctx, "run for a moment")()
+	ctx = runtime.WithTrace(ctx, func(string, time.Duration) {})
+	f := s.cfg.freezer()
+	if f == nil {
+		return fault.New(fault.Unsupported, "nothing here can freeze it again")
+	}
+	if err := s.cgroup.writeFrozen(ctx, spec, swap); err != nil {
+		return err
+	}
+	err := s.exclusive.add(ctx, s.id, spec)
+	if err == nil {
+		err = f.Thaw(ctx, s.id.String())
+	}
+	if err == nil {
+		sleep.For(ctx, moment)
+	}
+	if err = errors.Join(err, s.endMoment(ctx, f, spec)); err != nil {
+		return err
+	}
+	return s.cgroup.lift(ctx, spec, swap)
+}
+
+// endMoment freezes the container after a moment, also if ctx has ended. One that is not frozen in time stays freezing: it
+// is not dumped, and recoverLevel freezes it.
+func (s *suspension) endMoment(ctx context.Context, f runtime.Freezer, spec *droverv1.TaskSpec) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freezeStepLimit)
+	defer cancel()
+	stays, err := s.freezeLasting(ctx, f)
+	late := stays && errors.Is(err, fault.Unavailable)
+	if (err == nil || late) && s.exclusive.remove(s.id, spec) { // until then a renewal of the lease could thaw it
+		_, err = s.freezeLasting(ctx, f)
+	}
+	return err
 }
 
 // finishDump performs steps 4 and 5 of checkpoint.

@@ -239,6 +239,96 @@ func startWatchedTestNode(t *testing.T, leaseMS int64) (*testNode, *watchdogKern
 	return b, lk
 }
 
+// lateKernel is a kernel of which the next freezes, so many as late says, are not in time.
+type lateKernel struct {
+	*watchdogKernel
+	late atomic.Int64
+}
+
+func (k *lateKernel) FreezeLasting(ctx context.Context, id string) error {
+	err := k.Freeze(ctx, id)
+	if err == nil && k.late.Add(-1) >= 0 {
+		return fault.New(fault.Unavailable, "not frozen in time")
+	}
+	return err
+}
+
+// A dump thaws an exclusive task for a moment only under the lease, and the watchdog looks at it only as long.
+func TestExclusiveTaskRunsForAMomentUnderItsLease(t *testing.T) {
+	b, k := newLevelTestNode(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lk := &lateKernel{watchdogKernel: &watchdogKernel{levelKernel: k, dir: t.TempDir()}}
+	b.config.Enforcer, b.config.Helper = lk, []string{self, "helper"}
+	t.Cleanup(func() { killWatchdogs(t, b.config.Data) })
+	letLapse := longLease(b)
+	b.start()
+	w := with(groupTask(0, "count"), exclusive)
+	if err := os.WriteFile(lk.FreezeFile(idOf(w)), []byte("0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.put(w)
+	b.await(t, w, running)
+	b.requestLevel(w, levelSwapped)
+	b.awaitLevel(w, levelSwapped)
+	isListed := func() bool {
+		text, err := os.ReadFile(filepath.Join(b.config.Data, "watchdog"))
+		if err != nil {
+			t.Error(err)
+		}
+		return strings.Contains(string(text), lk.FreezeFile(idOf(w)))
+	}
+	if isListed() {
+		t.Error("the watchdog looks at a frozen task")
+	}
+	var thaws, late atomic.Int64
+	k.setOnThaw(func() {
+		thaws.Add(1)
+		lk.late.Store(late.Load())
+		if !isListed() {
+			t.Error("it is thawed, and the watchdog does not know it")
+		}
+	})
+	b.engine.Inject(mustRun(0))
+	b.requestLevel(w, levelCheckpointed)
+	b.awaitRefusal(w, levelCheckpointed)
+	if thaws.Load() == 0 || isListed() {
+		t.Errorf("under the lease it was thawed %d times; listed afterwards: %v", thaws.Load(), isListed())
+	}
+	late.Store(1)
+	b.requestLevel(w, levelSwapped)
+	poll(t, "no refusal any more", func() bool { return b.get(w).GetTargetRefused() == 0 })
+	b.requestLevel(w, levelCheckpointed)
+	if b.awaitRefusal(w, levelCheckpointed); isListed() {
+		t.Error("the watchdog looks at a task that was not frozen in time, and stays freezing")
+	}
+	b.requestLevel(w, levelSwapped)
+	poll(t, "no refusal any more", func() bool { return b.get(w).GetTargetRefused() == 0 })
+
+	b.mu.Lock()
+	b.leaseMS = 0
+	b.mu.Unlock()
+	letLapse()
+	dumps, before := b.engine.Calls(fake.Checkpoint), thaws.Load()
+	b.requestLevel(w, levelCheckpointed)
+	if s := b.awaitRefusal(w, levelCheckpointed); !strings.Contains(s.GetLevelNote(), "lease") {
+		t.Errorf("note %q", s.GetLevelNote())
+	}
+	if tried := b.engine.Calls(fake.Checkpoint) - dumps; thaws.Load() != before || tried == 0 || isListed() {
+		t.Errorf("without a lease it was thawed %d times in %d dumps; listed: %v", thaws.Load()-before, tried, isListed())
+	}
+	b.awaitNotCounting(w)
+	b.engine.Heal()
+	b.mu.Lock()
+	b.leaseMS = 60_000
+	b.mu.Unlock()
+	b.requestLevel(w, levelRunning)
+	b.awaitLevel(w, levelRunning)
+	b.awaitCounting(w)
+}
+
 // killWatchdogs kills the watchdog processes of a folder, and waits for their end: one that is just beginning makes its
 // file there, beside the removal of the folder.
 func killWatchdogs(t *testing.T, data string) {

@@ -28,6 +28,13 @@ const (
 	maxLevelSteps     = 32      // in a report, parts of steps included
 )
 
+// Moments in which a process runs on that no dump can stop, in one try of a dump.
+const (
+	maxMoments    = 10
+	firstMoment   = 10 * time.Millisecond // each is twice as long as the one before, up to
+	longestMoment = 100 * time.Millisecond
+)
+
 // levelSteps are the steps that move an attempt between levels.
 var levelSteps = []task.Do{task.Freeze, task.Thaw, task.SwapOut, task.Checkpoint, task.Restore, task.FetchDump}
 

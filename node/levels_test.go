@@ -36,7 +36,8 @@ type levelKernel struct {
 	swapped map[string]int64
 	smu     sync.Mutex
 	thawed  []Limits
-	held    int64 // bytes of memory reported for a task; 0: fakeKernel's value
+	onThaw  func() // before a thaw
+	held    int64  // bytes of memory reported for a task; 0: fakeKernel's value
 }
 
 func (k *levelKernel) Usage(id string) (*droverv1.Usage, *droverv1.Resources, OOMKills, error) {
@@ -54,8 +55,18 @@ func newLevelKernel(b *testNode) *levelKernel {
 func (k *levelKernel) Thaw(ctx context.Context, id string) error {
 	k.mu.Lock()
 	k.thawed = append(k.thawed, k.groups[id])
+	before := k.onThaw
 	k.mu.Unlock()
+	if before != nil {
+		before()
+	}
 	return k.Freezer.Thaw(ctx, id)
+}
+
+func (k *levelKernel) setOnThaw(f func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.onThaw = f
 }
 
 func (k *levelKernel) SwapOut(_ context.Context, id string) (int64, error) {
@@ -326,6 +337,82 @@ func TestUnreachableEngineCountsApart(t *testing.T) {
 	if s := b.awaitLevel(w, levelRunning); s.GetTargetRefused() != 0 {
 		t.Errorf("refused: %q", s.GetLevelNote())
 	}
+	b.awaitCounting(w)
+}
+
+// mustRun is a dump that fails because a parent waits, frozen, for the exec of its frozen child.
+func mustRun(nth int) fake.Fault {
+	return fake.Fault{Verb: fake.Checkpoint, Nth: nth, Err: fault.New(fault.Conflict, "not now: %w", runtime.ErrMustRun)}
+}
+
+// What a freeze has caught between vfork and exec is dumped once it has run for a moment, under its limits, and its
+// level stays as it was meanwhile. One that never gets there goes on at its level, and can be dumped later.
+func TestDumpThawsForAMoment(t *testing.T) {
+	b, k := newLevelTestNode(t)
+	b.engine.Inject(mustRun(1))
+	b.engine.Inject(mustRun(2))
+	b.start()
+	w := groupTask(0, "count")
+	b.put(w)
+	b.await(t, w, running)
+	b.requestLevel(w, levelSwapped)
+	since := b.awaitLevel(w, levelSwapped).GetLevelSinceMs()
+	k.setOnThaw(func() {
+		if s := b.get(w); s.GetLevel() != levelSwapped || s.GetLevelSinceMs() != since {
+			t.Errorf("it is shown as %s since %d", s.GetLevel(), s.GetLevelSinceMs())
+		}
+	})
+	b.requestLevel(w, levelCheckpointed)
+	if s := b.awaitLevel(w, levelCheckpointed); s.GetLevelNote() != "" {
+		t.Errorf("note %q", s.GetLevelNote())
+	}
+	k.setOnThaw(nil)
+	k.mu.Lock()
+	if len(k.thawed) != 2 {
+		t.Errorf("thawed %d times, want twice", len(k.thawed))
+	}
+	for _, x := range k.thawed {
+		if x.CPU != 100 || x.io != 1<<20 || x.swap != x.Memory {
+			t.Errorf("it ran for a moment under %+v", x)
+		}
+	}
+	k.mu.Unlock()
+	b.requestLevel(w, levelRunning)
+	b.awaitLevel(w, levelRunning)
+	b.awaitCounting(w)
+
+	b.engine.Inject(mustRun(0))
+	b.requestLevel(w, levelCheckpointed)
+	if s := b.awaitRefusal(w, levelCheckpointed); s.GetLevel() != levelSwapped || len(s.GetLevelsRefused()) > 0 {
+		t.Errorf("at %s, never %v: want it swapped, and a dump later", s.GetLevel(), s.GetLevelsRefused())
+	}
+	b.awaitNotCounting(w)
+	b.engine.Heal()
+	b.requestLevel(w, levelSwapped)
+	poll(t, "no refusal any more", func() bool { return b.get(w).GetTargetRefused() == 0 })
+	b.requestLevel(w, levelCheckpointed)
+	b.awaitLevel(w, levelCheckpointed)
+	b.requestLevel(w, levelRunning)
+	b.awaitLevel(w, levelRunning)
+	b.awaitCounting(w)
+}
+
+// A moment that does not end in time ends in a freeze: nothing is dumped before.
+func TestMomentThatDoesNotEndInTime(t *testing.T) {
+	b, _ := newLevelTestNode(t)
+	b.engine.Inject(mustRun(1))
+	b.engine.Inject(fake.Fault{Verb: fake.Freeze, Nth: 2, Err: fault.New(fault.Unavailable, "not frozen in time")})
+	b.start()
+	w := groupTask(0, "count")
+	b.put(w)
+	b.await(t, w, running)
+	b.requestLevel(w, levelCheckpointed)
+	b.awaitLevel(w, levelCheckpointed)
+	if froze, dumped := b.engine.Calls(fake.Freeze), b.engine.Calls(fake.Checkpoint); froze != 3 || dumped != 2 {
+		t.Errorf("%d freezes and %d dumps, want a third freeze before the second dump", froze, dumped)
+	}
+	b.requestLevel(w, levelRunning)
+	b.awaitLevel(w, levelRunning)
 	b.awaitCounting(w)
 }
 

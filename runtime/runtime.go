@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"io"
 	"syscall"
 	"time"
@@ -225,6 +226,10 @@ type LastingFreezer interface {
 	FreezeLasting(ctx context.Context, id string) error
 }
 
+// ErrMustRun is the cause of a Conflict of Checkpoint: a frozen process waits for another frozen one, as a parent does
+// from vfork to the exec of its child, and cannot be stopped before both have run on.
+var ErrMustRun = errors.New("a frozen process waits for another one")
+
 // Checkpointer is the ability to dump a container to files and to continue it
 // from them, on this node or on another one of the same kind.
 type Checkpointer interface {
@@ -232,8 +237,9 @@ type Checkpointer interface {
 	// must, and ends the container; after an error the container is as it was.
 	// Called again with the same dir after a lost answer, it completes the dump.
 	// Errors: Unsupported, this container cannot be dumped; Exhausted, no space;
-	// Conflict, not now, since a process cannot be stopped; Unavailable, the outcome
-	// is unknown, or the container has ended and its dump cannot be completed yet.
+	// Conflict, not now, since a process cannot be stopped (ErrMustRun: not before the
+	// container has been thawed for a moment); Unavailable, the outcome is unknown, or the
+	// container has ended and its dump cannot be completed yet.
 	Checkpoint(ctx context.Context, id, dir string) error
 	// Restore makes the container of s from the dump in dir and runs it. The dump
 	// may have been made under another ID: the caller must choose the right one.

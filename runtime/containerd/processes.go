@@ -24,49 +24,57 @@ import (
 const blockedLimit = 20 * time.Second
 
 // groupOf returns the processes in the cgroup of a process, as the host numbers
-// them.
-func (c Config) groupOf(pid int) ([]int, error) {
+// them, and whether the kernel counts all of them as frozen.
+func (c Config) groupOf(pid int) (pids []int, frozen bool, err error) {
 	b, err := os.ReadFile(filepath.Join(c.proc, strconv.Itoa(pid), "cgroup"))
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	for line := range strings.Lines(string(b)) {
 		group, ok := strings.CutPrefix(strings.TrimSpace(line), "0::")
 		if !ok {
 			continue
 		}
+		events, err := os.ReadFile(filepath.Join(c.cgroupMount, group, "cgroup.events"))
+		if err != nil {
+			return nil, false, err
+		}
 		text, err := os.ReadFile(filepath.Join(c.cgroupMount, group, "cgroup.procs"))
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
-		var pids []int
 		for f := range strings.FieldsSeq(string(text)) {
 			n, err := strconv.Atoi(f)
 			if err != nil {
-				return nil, fault.New(fault.Corrupt, "cgroup.procs of %s has %q", group, f)
+				return nil, false, fault.New(fault.Corrupt, "cgroup.procs of %s has %q", group, f)
 			}
 			pids = append(pids, n)
 		}
-		return pids, nil
+		return pids, slices.Contains(strings.Split(string(events), "\n"), "frozen 1"), nil
 	}
-	return nil, fault.New(fault.Corrupt, "process %d has no cgroup of version 2: %q", pid, b)
+	return nil, false, fault.New(fault.Corrupt, "process %d has no cgroup of version 2: %q", pid, b)
 }
 
 // awaitStoppable waits until no process of the container is in uninterruptible
 // sleep (state D): criu cannot seize it. That is the ordinary state of a process
-// that waits for its disk, or for pages from swap. Conflict: one still is.
+// that waits for its disk, or for pages from swap. Conflict: one still is. The kernel
+// also counts a parent as frozen that waits for the exec of a child after vfork, in state
+// D: if the child is frozen too, no wait helps, and the cause is runtime.ErrMustRun.
 func (d *Driver) awaitStoppable(ctx context.Context, id string, pid int) error {
 	defer runtime.StartPart(ctx, "wait for state D")()
 	ctx, cancel := context.WithTimeout(ctx, blockedLimit)
 	defer cancel()
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		pids, err := d.cfg.groupOf(pid)
+		pids, frozen, err := d.cfg.groupOf(pid) // frozen before the states are read: what is in D then stays so
 		if err != nil {
 			return fmt.Errorf("checkpoint of container %s: %w", id, err)
 		}
 		i := slices.IndexFunc(pids, d.cfg.isBlocked)
 		if i < 0 {
 			return nil
+		}
+		if frozen {
+			return fault.New(fault.Conflict, "checkpoint of container %s: process %d waits, frozen, for the exec of its child (state D), so it cannot be stopped now: %w", id, pids[i], runtime.ErrMustRun)
 		}
 		if !sleep.For(ctx, pause) {
 			return fault.New(fault.Conflict, "checkpoint of container %s: process %d waits for a disk (state D) for longer than %s, so it cannot be stopped now", id, pids[i], blockedLimit)
@@ -101,7 +109,7 @@ func (d *Driver) Continue(ctx context.Context, id string) error {
 		return engineError(ctx, "continue", id, err)
 	}
 	pid := int(p.GetPid())
-	pids, err := d.cfg.groupOf(pid)
+	pids, _, err := d.cfg.groupOf(pid)
 	if err == nil {
 		err = d.cfg.checkCgroup(pid, d.cfg.cgroupOf(id))
 	}
