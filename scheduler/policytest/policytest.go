@@ -523,7 +523,7 @@ func proveCap(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting) erro
 func proveReservation(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now scheduler.Time) error {
 	r := s.Reservations().Get(w.Reservation)
 	if r != nil && isCapReserved(s, g, r, now) {
-		return nil
+		return errorUnless(w.Until == r.End, "the reservation ends at %d", r.End)
 	}
 	if r == nil || r.Job == w.Stage.Job || r.End <= now || w.Until <= now {
 		return fmt.Errorf("no such reservation of another job is in force")
@@ -552,22 +552,51 @@ func proveReservation(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiti
 	return errorUnless(fits > 0, "no node fits it: that is the reason")
 }
 
-// isCapReserved reports whether a reservation is a guarantee for a task, and a cap above its tenant and above that
-// of a stage has no room for a task of the stage beside all such tasks below it.
+// isCapReserved reports whether a reservation is a guarantee for a task of another job, or for a due one of another
+// stage, and a cap above its tenant and above that of a stage has too little for a task of the stage at some time of
+// the reservation.
 func isCapReserved(s *scheduler.State, g *scheduler.Stage, r *scheduler.Reservation, now scheduler.Time) bool {
+	k := s.Stage(r.StageID())
+	return k != nil && (k.Job != g.Job || (k != g && r.Start <= now)) && r.Kind.IsGuarantee() && r.Task >= 0 &&
+		lacksCap(s, g, k.Job.Spec.Tenant, max(r.Start, now), r.End)
+}
+
+// lacksCap reports whether a cap above a tenant and above that of a stage has, at some time in [from, to), too little for a
+// task of the stage beside all tasks that are reserved below the cap then, and those that are live now.
+func lacksCap(s *scheduler.State, g *scheduler.Stage, tenant scheduler.TenantID, from, to scheduler.Time) bool {
 	for t := s.Tenant(g.Job.Spec.Tenant); t != nil; t = s.Tenant(t.Spec.Parent) {
-		sum, named := t.Used.Add(g.Spec.Demand), false
-		for _, o := range s.Reservations().All() {
-			k := s.Stage(o.StageID())
-			if o.Kind.IsGuarantee() && o.End > now && k != nil && o.Task >= 0 && s.TenantTree().IsBelow(k.Job.Spec.Tenant, t.Spec.ID) {
-				sum, named = sum.Add(k.Spec.Demand), named || o == r
-			}
+		if t.Spec.Caps.Total == (scheduler.Limit{}) || !s.TenantTree().IsBelow(tenant, t.Spec.ID) {
+			continue
 		}
-		if _, ok := t.Spec.Caps.Total.Allows(sum); !ok && named {
-			return true
+		for _, x := range s.Reservations().All() {
+			at := max(x.Start, from)
+			if _, ok := t.Spec.Caps.Total.Allows(reservedBelow(s, t, at).Add(g.Spec.Demand)); !ok && at < to {
+				return true
+			}
 		}
 	}
 	return false
+}
+
+// reservedBelow returns what live tasks below a tenant take of its cap, as if all stayed and the suspended ones resumed, and
+// those that are reserved below it at a time.
+func reservedBelow(s *scheduler.State, t *scheduler.Tenant, at scheduler.Time) (sum scheduler.Resources) {
+	for j := range s.Jobs() {
+		if !s.TenantTree().IsBelow(j.Spec.Tenant, t.Spec.ID) {
+			continue
+		}
+		for _, g := range j.Stages {
+			for a := range s.Attempts().In(g) {
+				sum = sum.Add(a.Occupied.Resources.Max(a.Demand))
+			}
+		}
+		for _, o := range j.Reservations() {
+			if o.Kind.IsGuarantee() && o.Task >= 0 && o.Start <= at && o.End > at {
+				sum = sum.Add(o.Demand)
+			}
+		}
+	}
+	return sum
 }
 
 // proveShare: the stage fits on some node, and the stage it is behind fits on none, or is
@@ -603,7 +632,7 @@ func proveSuspending(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waitin
 }
 
 // proveLater: the stage's next reservation starts at the stated time. With Never it has no
-// reservation to come, some node fits it, and on every node that does something is reserved.
+// reservation to come, some node fits it, and on every node that does something is reserved, or a cap is.
 func proveLater(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now scheduler.Time) error {
 	if w.Until <= now {
 		return fmt.Errorf("the start is not in the future")
@@ -617,7 +646,7 @@ func proveLater(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, no
 	if w.Until != next {
 		return fmt.Errorf("its first reservation to come starts at %d", next)
 	}
-	if next != scheduler.Never {
+	if next != scheduler.Never || lacksCap(s, g, g.Job.Spec.Tenant, now, scheduler.Never) {
 		return nil
 	}
 	fits := 0

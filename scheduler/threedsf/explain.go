@@ -64,8 +64,13 @@ func (e *explainer) reason(g *scheduler.Stage) scheduler.Waiting {
 			return w
 		}
 	}
-	if x := e.c.capWaitAgainst(g.Job, g.Spec.Demand); x != nil {
-		w.Reason, w.Reservation, w.Until = scheduler.ReasonReservation, x.reservation.ID, x.reservation.End
+	if x := e.capWait(g); x != nil {
+		r := x.reservation
+		if x.stage == g {
+			w.Reason, w.Node, w.Reservation = scheduler.ReasonDue, r.Node, r.ID
+		} else {
+			w.Reason, w.Reservation, w.Until = scheduler.ReasonReservation, r.ID, r.End
+		}
 		return w
 	}
 	class := e.c.s.Queue().MisfitClassOf(g.Job)
@@ -125,6 +130,21 @@ func (e *explainer) reason(g *scheduler.Stage) scheduler.Waiting {
 		return w
 	}
 	panic("threedsf: stage " + g.ID().String() + " waits for no known reason")
+}
+
+// capWait returns a due task for which what caps allow a stage is left, nil for none. If a task of the stage is due itself and
+// waits, that is one of those served before it, or, if they leave it enough, its own: then its node has too little.
+func (e *explainer) capWait(g *scheduler.Stage) *capWait {
+	waits := e.c.capWaits
+	if i := slices.IndexFunc(waits, func(x capWait) bool { return x.stage == g }); i >= 0 {
+		if x := capWaitAgainst(e.c.s, waits[:i], g.Job, g.Spec.Demand); x != nil {
+			return x
+		}
+		if _, fits := e.c.s.Node(waits[i].reservation.Node).Fits(g.Spec.Demand, g.Spec.Disk); !fits {
+			return &waits[i]
+		}
+	}
+	return capWaitAgainst(e.c.s, waits, g.Job, g.Spec.Demand)
 }
 
 // admitDemand decides whether the nodes are compared with the demand of a stage: with the first

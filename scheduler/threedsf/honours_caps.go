@@ -48,28 +48,36 @@ func (x *guaranteeCheck) leavesCaps(g *scheduler.Stage, a *scheduler.Attempt, d 
 	if !x.v.isBelowCap(g.Job.Spec.Tenant) {
 		return true
 	}
-	t, until := x.exceededCap(g, a, d, end)
-	if t != nil {
-		x.caps.retryAt = min(x.caps.retryAt, until)
+	e := x.exceededCap(g, a, d, end)
+	if e.tenant != nil {
+		x.caps.retryAt = min(x.caps.retryAt, e.until)
 	}
-	return t == nil
+	return e.tenant == nil
 }
 
-// exceededCap returns the first tenant whose cap leavesCaps finds exceeded, and until when at least it is; nil for none.
-func (x *guaranteeCheck) exceededCap(g *scheduler.Stage, a *scheduler.Attempt, d scheduler.Resources, end scheduler.Time) (t *scheduler.Tenant, until scheduler.Time) {
+// capExcess is a cap that leaves a task too little beside the guarantees below it.
+type capExcess struct {
+	tenant *scheduler.Tenant   // nil for none
+	bin    int32               // of Caps
+	need   scheduler.Resources // of the task, and of what was placed since readCaps
+	at     scheduler.Time      // the first time at which it does
+	until  scheduler.Time      // when the task leaves it enough, at the earliest
+}
+
+// exceededCap returns the first cap that leavesCaps finds exceeded.
+func (x *guaranteeCheck) exceededCap(g *scheduler.Stage, a *scheduler.Attempt, d scheduler.Resources, end scheduler.Time) capExcess {
 	if x.caps.timeline == nil {
 		x.readCaps()
 	}
 	if a != nil {
 		d = a.Demand
-	} else if t, until = x.firstExceeded(g, d, end); t == nil || g.Job.Guarantees == 0 {
-		return t, until
+	} else if e := x.firstExceeded(g, d, end); e.tenant == nil || g.Job.Guarantees == 0 {
+		return e
 	}
 	x.listExempt(g, a)
 	x.changeCaps(g, 1)
-	t, until = x.firstExceeded(g, d, end)
-	x.changeCaps(g, -1)
-	return t, until
+	defer x.changeCaps(g, -1)
+	return x.firstExceeded(g, d, end)
 }
 
 // listExempt lists the guarantees of the job of a stage that do not count against a task of the stage, and what its
@@ -103,19 +111,26 @@ func (x *guaranteeCheck) changeCaps(g *scheduler.Stage, sign int64) {
 }
 
 // firstExceeded is exceededCap with what counts in Caps now.
-func (x *guaranteeCheck) firstExceeded(g *scheduler.Stage, d scheduler.Resources, end scheduler.Time) (*scheduler.Tenant, scheduler.Time) {
+func (x *guaranteeCheck) firstExceeded(g *scheduler.Stage, d scheduler.Resources, end scheduler.Time) capExcess {
 	now, tenants := x.v.now, x.caps.timeline.CapTenants()
 	for _, b := range x.caps.timeline.CapsOf(g.Job.Spec.Tenant) {
 		if !x.caps.reserved[b] {
 			continue
 		}
 		t := x.v.s.Tenant(tenants[b])
-		need := d.Add(t.Used.Sub(x.caps.used[b]).Max(scheduler.Resources{}))
-		if fits, _ := x.caps.timeline.Caps.EarliestAt(b, -1, now, end.Sub(now), scheduler.Never, &backfill.Need{Base: need[:]}); fits.At > now {
-			return t, fits.At
+		e := capExcess{tenant: t, bin: b, need: d.Add(t.Used.Sub(x.caps.used[b]).Max(scheduler.Resources{}))}
+		if e.at = x.firstMisfit(&e, now, end); e.at < scheduler.Never {
+			fits, _ := x.caps.timeline.Caps.EarliestAt(b, -1, now, end.Sub(now), scheduler.Never, &backfill.Need{Base: e.need[:]})
+			e.until = fits.At
+			return e
 		}
 	}
-	return nil, 0
+	return capExcess{}
+}
+
+// firstMisfit returns the first time in [from, to) at which a cap has too little for what exceeds it, or Never. O(log n).
+func (x *guaranteeCheck) firstMisfit(e *capExcess, from, to scheduler.Time) scheduler.Time {
+	return x.caps.timeline.Caps.FirstMisfit(e.bin, -1, from, to, &backfill.Need{Base: e.need[:]})
 }
 
 // readCaps finds out below which caps there are guarantees, and what is in use there now.
@@ -135,8 +150,9 @@ func (x *guaranteeCheck) readCaps() {
 	}
 }
 
-// reservationBelowCap returns a guarantee for which a stage leaves too little of a cap, on nodes with free capacity where it
-// does not give way; nil if it gives way on all of them, or leaves enough.
+// reservationBelowCap returns a guarantee of another job for which a stage leaves too little of a cap, on nodes with free
+// capacity where it does not give way: the first one during which the cap has too little. It returns nil if the stage gives
+// way on all these nodes, or leaves enough, or if none of other jobs is in the way. O(guarantees x log n).
 func (x *guaranteeCheck) reservationBelowCap(g *scheduler.Stage) *scheduler.Reservation {
 	if !x.v.isBelowCap(g.Job.Spec.Tenant) {
 		return nil
@@ -149,12 +165,19 @@ func (x *guaranteeCheck) reservationBelowCap(g *scheduler.Stage) *scheduler.Rese
 	if id == scheduler.NoNode {
 		return nil
 	}
-	t, _ := x.exceededCap(g, nil, g.Spec.Demand, scheduler.Never) // whatever its bound: so the answer does not change with time
-	if t == nil {
+	if x.caps.timeline == nil {
+		x.readCaps()
+	}
+	x.listExempt(g, nil)
+	x.changeCaps(g, 1)
+	defer x.changeCaps(g, -1)
+	e := x.firstExceeded(g, g.Spec.Demand, scheduler.Never) // whatever its bound: so the answer does not change with time
+	if e.tenant == nil {
 		return nil
 	}
 	for _, r := range s.Reservations().Guarantees() {
-		if j := s.Job(r.Job); j != nil && isPlanned(r) && r.End > x.v.now && s.TenantTree().IsBelow(j.Spec.Tenant, t.Spec.ID) {
+		if j := s.Job(r.Job); j != nil && j != g.Job && isPlanned(r) && r.End > e.at && s.TenantTree().IsBelow(j.Spec.Tenant, e.tenant.Spec.ID) &&
+			x.firstMisfit(&e, max(r.Start, e.at), r.End) < scheduler.Never {
 			return r
 		}
 	}

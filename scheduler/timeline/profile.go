@@ -224,6 +224,18 @@ func (p *Profile) Fits(b int32, disk int16, start, end Time, n *Need) bool {
 	return p.bins[b].free.firstWhere(start, d, false) >= end
 }
 
+// FirstMisfit returns the first time in [start, end) at which the need does not fit, or Never. O(log n).
+func (p *Profile) FirstMisfit(b int32, disk int16, start, end Time, n *Need) Time {
+	d, ok := p.demandVector(b, disk, n, 1)
+	if !ok {
+		return start
+	}
+	if at := p.bins[b].free.firstWhere(start, d, false); at < end {
+		return at
+	}
+	return Never
+}
+
 // FitsAt reports whether the need fits at one point in time. O(log n).
 func (p *Profile) FitsAt(b int32, disk int16, at Time, n *Need) bool {
 	d, ok := p.demandVector(b, disk, n, 1)
