@@ -39,6 +39,29 @@ func DeadlineServiceOf(p Policy) (d DeadlineService) {
 	return d
 }
 
+// CapRefusal is why a task that a policy does not place itself may not start below a cap now.
+type CapRefusal struct {
+	// Awaited is what a task needs that is due by a guarantee and waits below the cap; zero if a guarantee to come needs what
+	// the cap allows.
+	Awaited Resources
+	// Until is when, if nothing happens, the task may start, at the earliest.
+	Until Time
+}
+
+// capKeeper is a policy whose guarantees need what caps allow.
+type capKeeper interface {
+	RefusedByCap(s *State, g *Stage, node NodeID, second bool, now Time) (CapRefusal, bool)
+}
+
+// RefusedByCap reports whether, and why, the guarantees of a policy keep from a node what something else is about to start
+// there: the next task of a stage, or a second attempt at one that runs. It would leave them too little of a cap.
+func RefusedByCap(p Policy, s *State, g *Stage, node NodeID, second bool, now Time) (CapRefusal, bool) {
+	if k, ok := p.(capKeeper); ok {
+		return k.RefusedByCap(s, g, node, second, now)
+	}
+	return CapRefusal{}, false
+}
+
 // Commit makes a decision durable and returns what was accepted of it, which may be less: the coordinator's log drops
 // stale actions. The simulator returns the decision unchanged. The decision's slices belong to the policy.
 type Commit func(Decision) (Decision, error)
@@ -64,7 +87,7 @@ func Cycle(s *State, p Policy, now Time, limit int, commit Commit) (Decision, er
 	s.SetTime(now)
 	d := p.Decide(s, now, limit)
 	moveRetriesElsewhere(s, &d)
-	unblockStalledReduces(s, &d, now, limit)
+	unblockStalledReduces(s, p, &d, now, limit)
 	if d.Empty() {
 		return d, nil
 	}

@@ -45,7 +45,7 @@ func (g *Stage) waitsForPlaces() bool {
 // wait once the decision is applied: for each such stage of maps it places one map, or suspends the reduces whose capacity
 // that needs. O(stalled stages) if none of their maps waits, as while these run again; O(actions + attempts of the stalled
 // stages + nodes that fit the maps) otherwise.
-func unblockStalledReduces(s *State, d *Decision, now Time, limit int) {
+func unblockStalledReduces(s *State, p Policy, d *Decision, now Time, limit int) {
 	if !slices.ContainsFunc(s.stalled, (*Stage).waitsForPlaces) {
 		return
 	}
@@ -59,7 +59,7 @@ func unblockStalledReduces(s *State, d *Decision, now Time, limit int) {
 	d.Actions = slices.Clone(d.Actions) // they belong to the policy
 	for _, g := range s.stalled {
 		for _, before := range g.Spec.After {
-			more := actionsForMap(s, g, g.Job.Stages[before], now)
+			more := actionsForMap(s, p, d, g, g.Job.Stages[before], now)
 			if len(d.Actions)+len(more) > limit {
 				continue
 			}
@@ -74,8 +74,9 @@ func unblockStalledReduces(s *State, d *Decision, now Time, limit int) {
 }
 
 // actionsForMap returns the placement of a task of stage m that reduce stage g waits for, or the suspensions of
-// attempts of g that it needs. It returns nil if m does not wait, or if what it needs is on its way already.
-func actionsForMap(s *State, g, m *Stage, now Time) []Action {
+// attempts of g that it needs. It returns nil if m does not wait, or if what it needs is on its way already. It moves d.Wake
+// forward to when a guarantee to come needs no longer what a cap allows.
+func actionsForMap(s *State, p Policy, d *Decision, g, m *Stage, now Time) []Action {
 	if m.Startable() == 0 {
 		return nil
 	}
@@ -83,12 +84,22 @@ func actionsForMap(s *State, g, m *Stage, now Time) []Action {
 		return findStops(s, g, m)
 	}
 	if !s.tree.Allows(m) {
-		return stopsForCaps(s, g, m)
+		return stopsForCaps(s, g, m, Resources{})
 	}
 	task := m.NextPending(0)
 	id, due := s.nodeForMap(m, task, now)
 	switch {
 	case id != NoNode:
+		r, refused := RefusedByCap(p, s, m, id, false, now)
+		if refused && !r.Awaited.IsZero() {
+			return stopsForCaps(s, g, m, r.Awaited)
+		}
+		if refused {
+			if d.Wake == 0 || r.Until < d.Wake {
+				d.Wake = r.Until
+			}
+			return nil
+		}
 		disk, _ := s.cluster.nodes[id].Fits(m.Spec.Demand, m.Spec.Disk)
 		return []Action{s.Attempts().PlaceAction(m, task, id, disk)}
 	case due: // what it is for may wait for what the reduces occupy
@@ -180,10 +191,10 @@ func findStops(s *State, g, m *Stage) []Action {
 }
 
 // stopsForCaps returns the suspensions of attempts of reduce stage g, the newest ones, after which a task of stage m is
-// within all caps; nil if none suffice.
-func stopsForCaps(s *State, g, m *Stage) (stops []Action) {
+// within all caps beside what is awaited there for others; nil if none suffice.
+func stopsForCaps(s *State, g, m *Stage, awaited Resources) (stops []Action) {
 	need := m.Spec.Demand
-	more := need // than is charged after the stops
+	more := need.Add(awaited) // than is charged after the stops
 	swap := map[NodeID]int64{}
 	for _, a := range stalledAttempts(s, g) {
 		_, _, lacks, ok := s.tree.underCaps(m.Job, need, Resources{Memory: more[Memory]}, nil)

@@ -75,10 +75,10 @@ func (w *preemptionWorld) advanceAttempt(a *scheduler.Attempt) {
 	case scheduler.AttemptRunning:
 		if a.RanFor(w.Now) >= w.runTimes[a.ID] {
 			w.End(a, scheduler.OutcomeSucceeded)
-			if j := w.State.Job(a.ID.Job); schedtest.Complete(j) {
-				err = w.State.Events().EndJob(a.ID.Job)
-			}
 		}
+	}
+	if j := w.State.Job(a.ID.Job); err == nil && j.Live == 0 && schedtest.Complete(j) { // a second attempt may have to be killed
+		err = w.State.Events().EndJob(a.ID.Job)
 	}
 	if err != nil {
 		w.Fatalf("%v", err)

@@ -18,10 +18,11 @@ type cappedWorld struct {
 	t        *testing.T
 	policy   scheduler.Policy
 	projects scheduler.ProjectID
+	factor   string // of speculation
 }
 
 func newCappedWorld(t *testing.T, nodes int, tenants ...string) *cappedWorld {
-	w := &cappedWorld{World: schedtest.New(t).AddNodes(nodes, schedtest.R(4, 16, 100)).AddTenants(tenants...), t: t}
+	w := &cappedWorld{World: schedtest.New(t).AddNodes(nodes, schedtest.R(4, 16, 100)).AddTenants(tenants...), t: t, factor: "0"}
 	w.policy = w.newPolicy()
 	return w
 }
@@ -41,7 +42,39 @@ func newCappedWorldOf(t *testing.T, levels scheduler.LevelSet, cores ...float64)
 }
 
 func (w *cappedWorld) newPolicy() scheduler.Policy {
-	return mustNew(w.t, "3dsf", map[string]string{"sf": "0", "margin": "2s", "guarantee_share": "1", "max_suspended": "20s"})
+	return mustNew(w.t, "3dsf", map[string]string{"sf": "0", "margin": "2s", "guarantee_share": "1", "max_suspended": "20s", "speculate": w.factor})
+}
+
+// speculate starts a task of a tenant on a node, whose stage is done but for it, and advances until it has run more than
+// twice as long as the other tasks, so that it is to have a second attempt.
+func (w *cappedWorld) speculate(tenant string, node scheduler.NodeID) *scheduler.Stage {
+	w.factor = "2"
+	w.policy = w.newPolicy()
+	g := w.State.Job(w.Submit(tenant, 2, schedtest.R(1, 1, 0))).Stages[0]
+	first := w.Place(g.Task(0), node)
+	w.Place(g.Task(1), node)
+	w.Start().Advance(10*time.Second).End(first, scheduler.OutcomeSucceeded)
+	w.Advance(11 * time.Second)
+	return g
+}
+
+// submitStalled starts reduces of a tenant on a node, and loses the output of the map that they come after. It returns both stages.
+func (w *cappedWorld) submitStalled(tenant string, reduces int32, node scheduler.NodeID) (m, r *scheduler.Stage) {
+	j := w.State.Job(w.SubmitStages(tenant, []scheduler.StageSpec{
+		{Name: "map", Kind: scheduler.KindMap, Tasks: 1, Demand: schedtest.R(1, 1, 0)},
+		{Name: "reduce", Kind: scheduler.KindReduce, Tasks: reduces, Demand: schedtest.R(1, 1, 0), After: []int32{0}},
+	}))
+	m, r = j.Stages[0], j.Stages[1]
+	done := w.Place(m.Task(0), node)
+	w.Start().End(done, scheduler.OutcomeSucceeded)
+	for i := range reduces {
+		w.Place(r.Task(i), node)
+	}
+	w.Start()
+	if err := w.State.Events().OutputLost(m.Task(0)); err != nil {
+		w.t.Fatal(err)
+	}
+	return m, r
 }
 
 // setCap sets the cap of a tenant's total.
@@ -67,6 +100,19 @@ func (w *cappedWorld) project(tenant string, tasks int32, demand scheduler.Resou
 func (w *cappedWorld) round() {
 	w.t.Helper()
 	policytest.Round(w.t, w.State, w.policy, w.newPolicy, w.Now, 100)
+	w.act()
+}
+
+// cycle is round with all that a cycle adds to the decision of the policy.
+func (w *cappedWorld) cycle() {
+	w.t.Helper()
+	w.Cycle(w.policy)
+	w.act()
+}
+
+// act starts what was placed, and suspends or resumes one attempt, within 100 ms.
+func (w *cappedWorld) act() {
+	w.t.Helper()
 	w.Start().Advance(100 * time.Millisecond)
 	for _, a := range w.Attempts() {
 		var err error
@@ -374,6 +420,108 @@ func TestDueTaskIsServedAmongTasksThatStart(t *testing.T) {
 	}
 }
 
+// hasSecond reports whether a stage has a second attempt.
+func (w *cappedWorld) hasSecond(g *scheduler.Stage) bool {
+	for a := range w.State.Attempts().In(g) {
+		if a.Speculative {
+			return true
+		}
+	}
+	return false
+}
+
+// A second attempt takes nothing of a cap that a due task waits for.
+func TestSecondAttemptsLeaveCapsToDueTasks(t *testing.T) {
+	w := newCappedWorld(t, 3, "a", "other")
+	w.setCap("a", schedtest.R(4, 0, 0))
+	regular := w.Submit("a", 3, schedtest.R(1, 1, 0))
+	slow := w.speculate("a", 2)
+	for i := range int32(3) {
+		w.Place(scheduler.TaskID{Job: regular, Index: i}, 1)
+	}
+	w.Start()
+	due := w.project("a", 1, schedtest.R(3, 1, 0), 9*time.Second)
+	for i := 0; i < 6 && due.Live == 0; i++ {
+		if w.round(); w.hasSecond(slow) {
+			t.Fatalf("round %d: a second attempt takes what the due task waits for", i)
+		}
+	}
+	if due.Live != 1 {
+		t.Error("the due task does not start")
+	}
+}
+
+// Where tasks do not give way, a second attempt leaves its cap to a guarantee to come, and starts once that is over.
+func TestSecondAttemptsLeaveCapsToGuarantees(t *testing.T) {
+	for cores, starts := range map[float64]bool{2: true, 3: false} { // of the guarantee
+		w := newCappedWorldOf(t, scheduler.Levels(scheduler.LevelRunning), 4, 2, 1)
+		w.setCap("a", schedtest.R(4, 0, 0))
+		slow := w.speculate("a", 1)
+		other := w.Place(scheduler.TaskID{Job: w.Submit("other", 1, schedtest.R(4, 1, 0), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = 5 * time.Second })}, 0)
+		w.Start()
+		guaranteed := w.project("a", 1, schedtest.R(cores, 1, 0), 9*time.Second)
+		w.round()
+		if guaranteed.Guarantees != 1 || guaranteed.Live != 0 {
+			t.Fatalf("%d guarantees, %d tasks; want a reservation to come", guaranteed.Guarantees, guaranteed.Live)
+		}
+		if w.round(); w.hasSecond(slow) != starts {
+			t.Errorf("beside a guarantee of %v cores a second attempt starts: %v, want %v", cores, !starts, starts)
+		}
+		w.Advance(5*time.Second).End(other, scheduler.OutcomeSucceeded)
+		if w.round(); guaranteed.Live != 1 {
+			t.Fatal("the guaranteed task does not start")
+		}
+		for a := range w.State.Attempts().In(guaranteed.Stages[0]) {
+			w.End(a, scheduler.OutcomeSucceeded)
+		}
+		if w.round(); !w.hasSecond(slow) {
+			t.Error("no second attempt starts when the guarantee is over")
+		}
+	}
+}
+
+// A map that stalled reduces wait for takes nothing of a cap that a due task waits for. It runs when that has started, for
+// reduces give way to both.
+func TestLostMapsLeaveCapsToDueTasks(t *testing.T) {
+	w := newCappedWorld(t, 3, "a", "other")
+	w.setCap("a", schedtest.R(4, 0, 0))
+	m, r := w.submitStalled("a", 4, 1)
+	due := w.project("a", 1, schedtest.R(2, 1, 0), 9*time.Second)
+	for i := 0; i < 12 && m.Running == 0; i++ {
+		if w.cycle(); m.Running > 0 && due.Live == 0 {
+			t.Fatalf("cycle %d: the map takes what the due task waits for", i)
+		}
+	}
+	if due.Live != 1 || m.Running != 1 || r.Running != 1 {
+		t.Errorf("%d due tasks, %d maps and %d reduces run, want one of each", due.Live, m.Running, r.Running)
+	}
+}
+
+// Where tasks do not give way, a map that stalled reduces wait for leaves its cap to a guarantee to come.
+func TestLostMapsLeaveCapsToGuarantees(t *testing.T) {
+	w := newCappedWorldOf(t, scheduler.Levels(scheduler.LevelRunning), 4, 2, 1)
+	w.setCap("a", schedtest.R(4, 0, 0))
+	m, _ := w.submitStalled("a", 1, 1)
+	other := w.Place(scheduler.TaskID{Job: w.Submit("other", 1, schedtest.R(4, 1, 0), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = 5 * time.Second })}, 0)
+	w.Start()
+	guaranteed := w.project("a", 1, schedtest.R(3, 1, 0), 9*time.Second)
+	for range 2 {
+		if w.cycle(); m.Running > 0 {
+			t.Fatal("the map takes what the guarantee needs")
+		}
+	}
+	w.Advance(5*time.Second).End(other, scheduler.OutcomeSucceeded)
+	if w.cycle(); guaranteed.Live != 1 {
+		t.Fatal("the guaranteed task does not start")
+	}
+	for a := range w.State.Attempts().In(guaranteed.Stages[0]) {
+		w.End(a, scheduler.OutcomeSucceeded)
+	}
+	if w.cycle(); m.Running != 1 {
+		t.Error("the map does not start when the guarantee is over")
+	}
+}
+
 // A guaranteed task that is due goes before an accepted deadline below the same cap for which capacity was freed before.
 func TestDueTaskGoesBeforeFreedCapacity(t *testing.T) {
 	w := newCappedWorldOf(t, scheduler.AllLevels, 4, 4)
@@ -436,9 +584,10 @@ func (p *provedPolicy) Decide(s *scheduler.State, now scheduler.Time, limit int)
 	return d
 }
 
-// cappedParams are the parameters of 3dsf in the world of cappedGuarantees for a seed.
+// cappedParams are the parameters of 3dsf in the world of cappedGuarantees for a seed: in half of the worlds tasks that lag
+// get second attempts.
 func cappedParams(seed uint64) map[string]string {
-	return map[string]string{"max_suspended": []string{"10m", "2s"}[seed%2], "guarantee_share": "1"}
+	return map[string]string{"max_suspended": []string{"10m", "2s"}[seed%2], "guarantee_share": "1", "speculate": []string{"0", "1.2"}[seed/2%2]}
 }
 
 // cappedGuarantees returns a world of guarantees in which the tenants are below another one with a cap, and have caps

@@ -20,10 +20,10 @@ const (
 
 // speculativePolicy adds second attempts to the decisions of another policy. Once
 // that policy has placed all it could, each task that lags behind its stage gets
-// one, on a node with free capacity and no reservations. The policy then decides
-// again, since its reasons may have changed, until neither adds anything. The first
-// attempt to succeed wins; the State ends the other. Nothing is remembered: run
-// times are in the State's counters.
+// one, on a node with free capacity and no reservations, if it leaves what caps allow to
+// the policy's guarantees. The policy then decides again, since its reasons may have
+// changed, until neither adds anything. The first attempt to succeed wins; the State ends
+// the other. Nothing is remembered: run times are in the State's counters.
 type speculativePolicy struct {
 	scheduler.Policy
 	factor float64
@@ -51,6 +51,11 @@ func (p *speculativePolicy) SetReasonsWanted(wanted bool) {
 // DeadlineService returns what the policy does.
 func (p *speculativePolicy) DeadlineService() scheduler.DeadlineService {
 	return scheduler.DeadlineServiceOf(p.Policy)
+}
+
+// RefusedByCap passes the question on to the policy.
+func (p *speculativePolicy) RefusedByCap(s *scheduler.State, g *scheduler.Stage, node scheduler.NodeID, second bool, now scheduler.Time) (scheduler.CapRefusal, bool) {
+	return scheduler.RefusedByCap(p.Policy, s, g, node, second, now)
 }
 
 // Decide costs O(1) if nothing changed, else what the policy costs plus O(live
@@ -114,9 +119,13 @@ func (p *speculativePolicy) addSecondAttempts(s *scheduler.State, d *scheduler.D
 				if left <= 0 || len(p.actions) >= limit {
 					break
 				}
-				if act, ok := placeSecondAttempt(s, g, a); ok && s.Apply(&act, now) == nil {
+				act, retryAt := p.placeSecondAttempt(s, g, a, now)
+				if act.Kind == scheduler.ActPlace && s.Apply(&act, now) == nil {
 					p.actions = append(p.actions, act)
 					left--
+				}
+				if retryAt < scheduler.Never && (wake == 0 || retryAt < wake) {
+					wake = retryAt
 				}
 			}
 			if wake > now && (d.Wake == 0 || wake < d.Wake) {
@@ -176,19 +185,27 @@ func hasSecondAttempt(s *scheduler.State, g *scheduler.Stage, a *scheduler.Attem
 }
 
 // placeSecondAttempt returns the placement of a second attempt on another node with
-// free capacity and no reservations.
-func placeSecondAttempt(s *scheduler.State, g *scheduler.Stage, a *scheduler.Attempt) (scheduler.Action, bool) {
+// free capacity and no reservations. If there is none, its kind is 0, and retryAt is when
+// one may leave caps to guarantees if nothing happens, Never if that is not all that it lacks.
+func (p *speculativePolicy) placeSecondAttempt(s *scheduler.State, g *scheduler.Stage, a *scheduler.Attempt, now scheduler.Time) (act scheduler.Action, retryAt scheduler.Time) {
+	retryAt = scheduler.Never
 	if g.IsDone(a.ID.Index) || (g.Spec.MaxParallel > 0 && g.Running+g.Suspended >= g.Spec.MaxParallel) || !s.TenantTree().Allows(g) {
-		return scheduler.Action{}, false
+		return act, retryAt
 	}
 	for n := s.Cluster().NextNode(g, 0); n != scheduler.NoNode; n = s.Cluster().NextNode(g, n+1) {
 		if n == a.Node || len(s.Reservations().On(n)) > 0 {
 			continue
 		}
+		if r, refused := p.RefusedByCap(s, g, n, true, now); refused {
+			if retryAt = min(retryAt, r.Until); !r.Awaited.IsZero() {
+				break // on all nodes
+			}
+			continue
+		}
 		disk, _ := s.Node(n).Fits(g.Spec.Demand, g.Spec.Disk)
-		act := s.Attempts().PlaceAction(g, a.ID.Index, n, disk)
+		act = s.Attempts().PlaceAction(g, a.ID.Index, n, disk)
 		act.Attempt, act.Speculative = s.Attempts().NextAttempt(g, a.ID.Index), true
-		return act, true
+		return act, scheduler.Never
 	}
-	return scheduler.Action{}, false
+	return scheduler.Action{}, retryAt
 }

@@ -48,7 +48,7 @@ func (x *guaranteeCheck) leavesCaps(g *scheduler.Stage, a *scheduler.Attempt, d 
 	if !x.v.isBelowCap(g.Job.Spec.Tenant) {
 		return true
 	}
-	e := x.exceededCap(g, a, d, end)
+	e := x.exceededCap(g, a, replacedTask(g, a), d, end)
 	if e.tenant != nil {
 		x.caps.retryAt = min(x.caps.retryAt, e.until)
 	}
@@ -64,8 +64,9 @@ type capExcess struct {
 	until  scheduler.Time      // when the task leaves it enough, at the earliest
 }
 
-// exceededCap returns the first cap that leavesCaps finds exceeded.
-func (x *guaranteeCheck) exceededCap(g *scheduler.Stage, a *scheduler.Attempt, d scheduler.Resources, end scheduler.Time) capExcess {
+// exceededCap returns the first cap that leavesCaps finds exceeded. The guarantee of a replaced task of the stage, -1 for none,
+// is the one that is no longer needed.
+func (x *guaranteeCheck) exceededCap(g *scheduler.Stage, a *scheduler.Attempt, replaced int32, d scheduler.Resources, end scheduler.Time) capExcess {
 	if x.caps.timeline == nil {
 		x.readCaps()
 	}
@@ -74,27 +75,35 @@ func (x *guaranteeCheck) exceededCap(g *scheduler.Stage, a *scheduler.Attempt, d
 	} else if e := x.firstExceeded(g, d, end); e.tenant == nil || g.Job.Guarantees == 0 {
 		return e
 	}
-	x.listExempt(g, a)
+	x.listExempt(g, a, replaced)
 	x.changeCaps(g, 1)
 	defer x.changeCaps(g, -1)
 	return x.firstExceeded(g, d, end)
 }
 
-// listExempt lists the guarantees of the job of a stage that do not count against a task of the stage, and what its
-// attempt a is assumed to occupy.
-func (x *guaranteeCheck) listExempt(g *scheduler.Stage, a *scheduler.Attempt) {
-	x.caps.exempt = x.caps.exempt[:0]
-	starts := g.NextPending(0)
+// replacedTask returns the task of a stage that starts next, or whose attempt a resumes, and then needs its guarantee no
+// longer; -1 if that is not known.
+func replacedTask(g *scheduler.Stage, a *scheduler.Attempt) int32 {
 	switch {
 	case a != nil:
-		starts = a.ID.Index
+		return a.ID.Index
+	case g.Spec.Inputs != nil && g.Pending > 1:
+		return -1 // where its input is decides which task starts
+	default:
+		return g.NextPending(0)
+	}
+}
+
+// listExempt lists the guarantees of the job of a stage that do not count against a task of the stage, that of the replaced
+// one among them, and what its attempt a is assumed to occupy.
+func (x *guaranteeCheck) listExempt(g *scheduler.Stage, a *scheduler.Attempt, replaced int32) {
+	x.caps.exempt = x.caps.exempt[:0]
+	if a != nil {
 		c := x.v.assumptions.ClaimOf(x.v.s, a, x.v.now)
 		x.caps.exempt = append(x.caps.exempt, capExemption{x.v.now, c.End, c.Occupied.Resources})
-	case g.Spec.Inputs != nil && g.Pending > 1:
-		starts = -1 // where its input is decides which task starts
 	}
 	for _, r := range g.Job.Reservations() {
-		if isPlanned(r) && ((r.Stage == g.Index && r.Task == starts) || x.dependsOn(g.Job, r.Stage, g.Index)) {
+		if isPlanned(r) && ((r.Stage == g.Index && r.Task == replaced) || x.dependsOn(g.Job, r.Stage, g.Index)) {
 			x.caps.exempt = append(x.caps.exempt, capExemption{max(r.Start, x.v.now), r.End, r.Demand})
 		}
 	}
@@ -168,7 +177,7 @@ func (x *guaranteeCheck) reservationBelowCap(g *scheduler.Stage) *scheduler.Rese
 	if x.caps.timeline == nil {
 		x.readCaps()
 	}
-	x.listExempt(g, nil)
+	x.listExempt(g, nil, replacedTask(g, nil))
 	x.changeCaps(g, 1)
 	defer x.changeCaps(g, -1)
 	e := x.firstExceeded(g, g.Spec.Demand, scheduler.Never) // whatever its bound: so the answer does not change with time

@@ -46,6 +46,7 @@ type Policy struct {
 	tenants   tenantOrder
 
 	explainer explainer
+	others    others
 }
 
 // New returns a policy. Config is not checked.
@@ -83,6 +84,8 @@ func New(cfg Config) *Policy {
 	p.queues.init()
 	p.tenants = tenantOrder{c: c, open: &p.open, nodes: &p.nodes, placer: &p.placer, waits: &p.waits, queues: &p.queues, lane: &p.deadlines,
 		headClassIndex: map[scheduler.DemandClass]int32{}, restarted: map[scheduler.TenantID]bool{}}
+	p.others.view = view{cfg: &p.cfg, assumptions: c.assumptions}
+	p.others.guarantees = guaranteeCheck{v: &p.others.view}
 	p.explainer = explainer{c: c, open: &p.open, nodes: &p.nodes, waits: &p.waits, tenants: &p.tenants, survey: &p.survey, jobs: &p.jobs, reservations: &p.reservations,
 		examined: map[scheduler.DemandClass]struct{}{}, plannedStarts: map[scheduler.StageID]scheduler.Time{}}
 	return p
@@ -130,6 +133,11 @@ func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, limit int) sched
 	return p.cycle.decision(now)
 }
 
+// RefusedByCap implements scheduler.RefusedByCap. O(1) if no tenant has a cap or there is no guarantee.
+func (p *Policy) RefusedByCap(s *scheduler.State, g *scheduler.Stage, node scheduler.NodeID, second bool, now scheduler.Time) (scheduler.CapRefusal, bool) {
+	return p.others.refusedByCap(s, g, node, second, now)
+}
+
 // maxPasses bounds the passes of one decision; two or three are usual.
 const maxPasses = 64
 
@@ -172,6 +180,7 @@ func (p *Policy) begin(s *scheduler.State, now scheduler.Time, limit int) {
 	p.cycle.begin(s, now, limit)
 	p.planning.steps, p.tenants.restarts = steps{}, 0
 	p.open.shrinkOnly = false
+	p.others.begin()
 	p.placed.begin(len(s.Nodes()))
 	p.overdue.begin()
 	p.explainer.begin()
