@@ -94,7 +94,8 @@ func (p *Forecaster) preemptFor(w *jobState, g *stageState) {
 		if waiting <= 0 {
 			return
 		}
-		if p.canWait(w, g, w.latestStart(g, waiting, w.slotsFor(g, waiting, p.now))) || !p.withinCaps(w, g.spec.Demand, g.spec.Demand) || !p.preemptVictims(w, g) {
+		if p.canWait(w, g, w.latestStart(g, waiting, w.slotsFor(g, waiting, p.now))) || !p.withinCaps(w, g.spec.Demand, g.spec.Demand) || !p.leavesCaps(w, g) ||
+			!p.preemptVictims(w, g) {
 			return
 		}
 	}
@@ -167,11 +168,48 @@ func (p *Forecaster) preemptVictims(w *jobState, g *stageState) bool {
 
 // isVictim reports whether a task runs and may be suspended for others.
 func (p *Forecaster) isVictim(x *taskState) bool {
-	return x.job != nil && !x.cancelled && x.job.lane > laneDeadline && x.job.spec.Project == 0 && p.nodes[x.node].canSuspend
+	return x.job != nil && !x.cancelled && p.givesWay(&p.nodes[x.node], x.job)
+}
+
+// givesWay reports whether a task of a job is suspended on a node when a guarantee needs what it occupies.
+func (p *Forecaster) givesWay(n *nodeState, w *jobState) bool {
+	return w.lane > laneDeadline && w.spec.Project == 0 && n.canSuspend
 }
 
 // victimRank is the lane of a victim, higher first. One of an infeasible job counts as of low priority.
 func (x *taskState) victimRank() uint8 { return min(x.job.lane, laneLow) }
+
+// isTakenBefore reports whether a victim is taken before another one: of low priority, and then the newest.
+func (x *taskState) isTakenBefore(y *taskState) bool {
+	return cmp.Or(cmp.Compare(x.victimRank(), y.victimRank()), cmp.Compare(x.seq, y.seq)) > 0
+}
+
+// suspendForCaps suspends regular tasks, on whatever nodes, until so much more of a job is within the caps above it, or none
+// is left.
+func (p *Forecaster) suspendForCaps(w *jobState, more scheduler.Resources) {
+	if len(p.subtrees) == 0 {
+		return
+	}
+	tree, tenants := p.state.TenantTree(), p.state.Tenants()
+	for t := w.spec.Tenant; t != scheduler.NoTenant; t = tenants[t].Spec.Parent {
+		for {
+			r, ok := tenants[t].Spec.Caps.Total.Allows(p.subtrees[t].Add(more))
+			if ok {
+				break
+			}
+			var victim *taskState
+			for _, x := range p.queue {
+				if p.isVictim(x) && tree.IsBelow(x.job.spec.Tenant, t) && x.demand[r] > 0 && p.nodes[x.node].occupiedMask[r] == 0 && (victim == nil || x.isTakenBefore(victim)) {
+					victim = x
+				}
+			}
+			if victim == nil {
+				break
+			}
+			p.suspend([]*taskState{victim})
+		}
+	}
+}
 
 // suspend suspends tasks that run.
 func (p *Forecaster) suspend(list []*taskState) {
@@ -199,10 +237,7 @@ func chooseVictims(of []*taskState, n *nodeState, free, d scheduler.Resources) [
 	for len(out) < len(of) && !d.Fits(free) {
 		best := -1
 		for i, x := range of {
-			if slices.Contains(out, x) {
-				continue
-			}
-			if best < 0 || cmp.Or(cmp.Compare(x.victimRank(), of[best].victimRank()), cmp.Compare(x.seq, of[best].seq)) > 0 {
+			if !slices.Contains(out, x) && (best < 0 || x.isTakenBefore(of[best])) {
 				best = i
 			}
 		}

@@ -85,6 +85,26 @@ func reserveProject(t *testing.T, w *schedtest.World, from, to time.Duration) {
 	}
 }
 
+// reserveBelowCap limits what tenant a may occupy of processors, and reserves the two of node 1 for two tasks of a guaranteed
+// project of that tenant, times from now.
+func reserveBelowCap(t *testing.T, w *schedtest.World, cpus float64, from, to time.Duration) {
+	t.Helper()
+	capTotal(t, w, cpus)
+	if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: 1, Name: "p", Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}); err != nil {
+		t.Fatal(err)
+	}
+	job := w.Submit("a", 2, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
+		j.Project, j.Bound, g.Estimate = 1, to-from, to-from
+	})
+	for i := range int32(2) {
+		r := scheduler.Reservation{ID: scheduler.ReservationID(i + 1), Kind: scheduler.ReserveProject, Job: job, Task: i, Project: 1, Node: 1,
+			Demand: schedtest.R(1, 1, 1), OnDisk: -1, Start: w.Now.Add(from), End: w.Now.Add(to)}
+		if err := w.State.Apply(&scheduler.Action{Kind: scheduler.ActReserve, Reservation: r}, w.Now); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // fill lets a job of tenant a run one-core tasks on all four cores for an hour, each with so much memory (GiB).
 func fill(w *schedtest.World, memory float64) scheduler.JobID {
 	job := w.Submit("a", 4, schedtest.R(1, memory, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = time.Hour })
@@ -216,6 +236,29 @@ func TestQuotesByHand(t *testing.T) {
 		"suspended for what is reserved for a project": {func(w *schedtest.World) {
 			reserveProject(t, w, 5*time.Second, 65*time.Second)
 		}, Query{Stages: oneStage(4, 10*time.Second), Preempt: true}, 70 * time.Second},
+		"around what is reserved of a cap": {func(w *schedtest.World) {
+			reserveBelowCap(t, w, 2, 5*time.Second, 65*time.Second)
+		}, Query{Job: scheduler.JobSpec{Deadline: scheduler.Time(time.Hour)}, Stages: oneStage(2, 10*time.Second)}, 75 * time.Second},
+		"before what is reserved of a cap": {func(w *schedtest.World) {
+			reserveBelowCap(t, w, 2, 5*time.Second, 65*time.Second)
+		}, Query{Job: scheduler.JobSpec{Deadline: scheduler.Time(time.Hour)}, Stages: oneStage(2, 5*time.Second)}, 5 * time.Second},
+		"beside what is reserved of a cap that is large enough": {func(w *schedtest.World) {
+			reserveBelowCap(t, w, 4, 5*time.Second, 65*time.Second)
+		}, Query{Job: scheduler.JobSpec{Deadline: scheduler.Time(time.Hour)}, Stages: oneStage(2, 10*time.Second)}, 10 * time.Second},
+		"of another tenant than that whose cap is reserved": {func(w *schedtest.World) {
+			reserveBelowCap(t, w, 2, 5*time.Second, 65*time.Second)
+		}, Query{Job: scheduler.JobSpec{Tenant: 1, Deadline: scheduler.Time(time.Hour)}, Stages: oneStage(2, 10*time.Second)}, 10 * time.Second},
+		"suspended for what is reserved of a cap": {func(w *schedtest.World) {
+			reserveBelowCap(t, w, 2, 5*time.Second, 65*time.Second)
+		}, Query{Stages: oneStage(2, 10*time.Second), Preempt: true}, 70 * time.Second},
+		"beside what is reserved of a cap, with what gives way below it": {func(w *schedtest.World) {
+			job := w.Submit("a", 2, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = time.Hour })
+			for i := range int32(2) {
+				w.Place(scheduler.TaskID{Job: job, Index: i}, 0)
+			}
+			w.Start()
+			reserveBelowCap(t, w, 3, 5*time.Second, 65*time.Second)
+		}, Query{Job: scheduler.JobSpec{Deadline: scheduler.Time(30 * time.Minute)}, Stages: oneStage(2, 10*time.Second), Preempt: true}, 20 * time.Second},
 		"a job that occupies all is being stopped": {func(w *schedtest.World) {
 			job := fill(w, 1)
 			actOnAll(t, w, scheduler.ActKill, 0)

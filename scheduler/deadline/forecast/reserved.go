@@ -7,11 +7,11 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// maxOverlaps bounds the reservations of a node whose overlaps are computed for one placement. Of more all count, as if
-// they were at the same time.
+// maxOverlaps bounds the reservations of a node, or below a cap, whose overlaps are computed for one placement. Of more
+// all count, as if they were at the same time.
 const maxOverlaps = 32
 
-// reservedTime is capacity of a node that is reserved for a task which has not started.
+// reservedTime is capacity of a node, or of a cap, that is reserved for a task which has not started.
 type reservedTime struct {
 	start, end scheduler.Time
 	demand     scheduler.Resources
@@ -20,6 +20,7 @@ type reservedTime struct {
 // copyReservations makes the tasks for which guarantees reserve capacity start in their reservations, and not as others
 // do. O(reservations).
 func (p *Forecaster) copyReservations() {
+	p.capped = p.capped[:0]
 	guarantees := p.state.Reservations().Guarantees()
 	if len(guarantees) == 0 {
 		return
@@ -42,6 +43,7 @@ func (p *Forecaster) copyReservations() {
 		}
 		p.schedule(&taskState{starts: x}, r.Start.Sub(p.now))
 		p.nodes[r.Node].reserved = append(p.nodes[r.Node].reserved, reservedTime{r.Start, r.End, r.Demand})
+		p.reserveCaps(w, reservedTime{r.Start, r.End, r.Demand})
 	}
 	for i := range p.nodes {
 		slices.SortStableFunc(p.nodes[i].reserved, func(a, b reservedTime) int { return cmp.Compare(a.start, b.start) })
@@ -51,13 +53,28 @@ func (p *Forecaster) copyReservations() {
 	}
 }
 
+// reserveCaps reserves of the caps above a job what one of its tasks needs, which starts later than those reserved before.
+func (p *Forecaster) reserveCaps(w *jobState, r reservedTime) {
+	if len(p.subtrees) == 0 {
+		return
+	}
+	tenants := p.state.Tenants()
+	for len(p.capped) < len(tenants) {
+		p.capped = append(p.capped, nil)
+	}
+	for t := w.spec.Tenant; t != scheduler.NoTenant; t = tenants[t].Spec.Parent {
+		if tenants[t].Spec.Caps.Total != (scheduler.Limit{}) {
+			p.capped[t] = append(p.capped[t], r)
+		}
+	}
+}
+
 // startReserved starts a task in its reservation, at the end of which it ends at the latest. Regular tasks that are in
-// its way are suspended. What cannot be suspended runs on: then the node has less than nothing free.
+// its way, on its node or below its caps, are suspended. What cannot be suspended runs on: then the node has less than
+// nothing free.
 func (p *Forecaster) startReserved(x *taskState) {
 	n := &p.nodes[x.node]
-	for len(n.reserved) > 0 && n.reserved[0].start <= p.now {
-		n.reserved = n.reserved[1:]
-	}
+	n.reserved = notBegun(n.reserved, p.now)
 	if !x.demand.Fits(n.free) && n.canSuspend {
 		var of []*taskState
 		for _, y := range p.queue {
@@ -67,6 +84,10 @@ func (p *Forecaster) startReserved(x *taskState) {
 		}
 		p.suspend(chooseVictims(of, n, n.free, x.demand))
 	}
+	for t := range p.capped {
+		p.capped[t] = notBegun(p.capped[t], p.now)
+	}
+	p.suspendForCaps(x.job, x.demand)
 	g := &x.job.stages[x.stage]
 	n.free = n.free.Sub(x.demand)
 	p.charge(x.job, x.demand)
@@ -78,12 +99,55 @@ func (p *Forecaster) startReserved(x *taskState) {
 // freeFor returns what is free on a node for a task of a stage that starts now: not what is reserved before the task is
 // to end. Regular tasks on a node that can suspend leave it in time.
 func (p *Forecaster) freeFor(n *nodeState, w *jobState, g *stageState) scheduler.Resources {
-	if len(n.reserved) == 0 || (w.lane > laneDeadline && n.canSuspend && w.spec.Project == 0) {
+	if len(n.reserved) == 0 || p.givesWay(n, w) {
 		return n.free
 	}
+	return n.free.Sub(mostReserved(p.overlapping(n.reserved, w, g)))
+}
+
+// notBegun returns those of a list of reservations, by start, that have not begun.
+func notBegun(list []reservedTime, now scheduler.Time) []reservedTime {
+	for len(list) > 0 && list[0].start <= now {
+		list = list[1:]
+	}
+	return list
+}
+
+// overlapping returns those of a list of reservations, by start, that begin before a task of a stage which starts now is to
+// end.
+func (p *Forecaster) overlapping(list []reservedTime, w *jobState, g *stageState) []reservedTime {
 	end := p.now.Add(max(1, cmp.Or(w.spec.Bound, g.runTime)))
-	overlap, _ := slices.BinarySearchFunc(n.reserved, end, func(r reservedTime, at scheduler.Time) int { return cmp.Compare(r.start, at) })
-	return n.free.Sub(mostReserved(n.reserved[:overlap]))
+	n, _ := slices.BinarySearchFunc(list, end, func(r reservedTime, at scheduler.Time) int { return cmp.Compare(r.start, at) })
+	return list[:n]
+}
+
+// leavesCaps reports whether a task of a stage that starts now and does not give way leaves what is reserved below the caps
+// above it before it is to end. Tasks that give way, or that are to end before all that, count as gone. O(depth of the
+// tenant) if nothing is reserved, O(running tasks x depth) where it depends on those.
+func (p *Forecaster) leavesCaps(w *jobState, g *stageState) bool {
+	if len(p.capped) == 0 {
+		return true
+	}
+	tenants := p.state.Tenants()
+	for t := w.spec.Tenant; t != scheduler.NoTenant; t = tenants[t].Spec.Parent {
+		reserved := p.overlapping(p.capped[t], w, g)
+		if len(reserved) == 0 {
+			continue
+		}
+		need := p.subtrees[t].Add(g.spec.Demand).Add(mostReserved(reserved))
+		if _, ok := tenants[t].Spec.Caps.Total.Allows(need); ok {
+			continue
+		}
+		for _, x := range p.queue {
+			if x.job != nil && !x.cancelled && (x.endsAt <= reserved[0].start || p.isVictim(x)) && p.state.TenantTree().IsBelow(x.job.spec.Tenant, t) {
+				need = need.Sub(x.demand)
+			}
+		}
+		if _, ok := tenants[t].Spec.Caps.Total.Allows(need); !ok {
+			return false
+		}
+	}
+	return true
 }
 
 // mostReserved returns at least what is reserved at any one time, of each resource.

@@ -19,6 +19,7 @@ type Forecaster struct {
 	queue        []*taskState          // a heap: see byEnd
 	tenants      []scheduler.Resources // by tenant, occupied resources
 	subtrees     []scheduler.Resources // by tenant, what it and all below it occupy; empty if no tenant has a cap
+	capped       [][]reservedTime      // by tenant, what is reserved below its cap, by start, from the next one to come; empty if nothing is
 	lane         []*jobState           // deadline jobs in their order
 	regular      [][]*jobState         // by tenant, jobs outside the lane in their order
 	firstWaiting []int32               // by tenant, index in regular of the first job with a waiting task
@@ -480,8 +481,9 @@ func (p *Forecaster) placeOne(w *jobState) bool {
 		g.noCapacity = p.round
 		return true
 	}
+	leavesCaps := p.leavesCaps(w, g)
 	for i := range p.nodes {
-		if n := &p.nodes[i]; p.takes(n, w, g) && g.spec.Demand.Fits(n.free) && g.spec.Demand.Fits(p.freeFor(n, w, g)) {
+		if n := &p.nodes[i]; p.takes(n, w, g) && (leavesCaps || p.givesWay(n, w)) && g.spec.Demand.Fits(n.free) && g.spec.Demand.Fits(p.freeFor(n, w, g)) {
 			p.place(w, g, int32(i))
 			return true
 		}
