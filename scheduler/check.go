@@ -259,14 +259,15 @@ func (c *checker) chargeCaps(j *Job, task, d Resources) bool {
 func (c *checker) checkVictim(a *Attempt, j *Job) {
 	switch {
 	case j.Phase != JobActive || a.Speculative || c.s.StageOf(a).WaitsForInput():
-	case j.IsAccepted() && !c.isInfeasible(j) && c.keepsDeadline(j, a.Node):
+	case j.IsAccepted() && !c.countsAsInfeasible(j) && c.keepsDeadline(j, a.Node):
 		c.violate(RuleVictim, "attempt %s: its job has an accepted deadline", a.ID)
 	case c.keepsProject(j, a):
 		c.violate(RuleVictim, "attempt %s: its project, or its job, has a guarantee", a.ID)
 	}
 }
 
-// isInfeasible reports whether the deadline of the job is infeasible, by this decision or before.
-func (c *checker) isInfeasible(j *Job) bool {
-	return j.HasState(InfeasibleState) || slices.Contains(c.infeasible, j.Spec.ID)
+// countsAsInfeasible reports whether the deadline of the job is infeasible, by this decision or before: Job.IsInfeasible, as
+// countsAsViolated.
+func (c *checker) countsAsInfeasible(j *Job) bool {
+	return j.IsInfeasible() || slices.Contains(c.infeasible, j.Spec.ID)
 }

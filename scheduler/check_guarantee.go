@@ -139,7 +139,7 @@ func (c *checker) isPreemptibleOn(j *Job, n *Node) bool {
 // unless a guarantee is due on the node or under the same cap. A guarantee that is violated, as by a task that ran past its bound, gives
 // way too.
 func (c *checker) keepsDeadline(j *Job, on NodeID) bool {
-	return (j.IsDeadlineGuaranteed() && !c.isViolated(j.Spec.ID, j.Spec.Project)) || !(slices.ContainsFunc(c.reservedOn(on), c.inForce) || c.isInWayUnderCap(j))
+	return (j.IsDeadlineGuaranteed() && !c.countsAsViolated(j.Spec.ID, j.Spec.Project)) || !(slices.ContainsFunc(c.reservedOn(on), c.inForce) || c.isInWayUnderCap(j))
 }
 
 // isInWayUnderCap reports whether a cap above a job has no room for all tasks below it that wait and are due by a guarantee,
@@ -180,7 +180,7 @@ func (c *checker) isInWayUnderCap(j *Job) bool {
 // attempt. An attempt that ran past its bound has voided its own guarantee (two-tier 4.6).
 func (c *checker) keepsProject(j *Job, a *Attempt) bool {
 	overran := j.Spec.Bound > 0 && a.RanFor(c.now) >= j.Spec.Bound
-	return (c.s.Reservations().hasGuarantee(j.Spec.Project) || j.HasState(GuaranteeState)) && !overran && !c.isViolated(j.Spec.ID, j.Spec.Project)
+	return (c.s.Reservations().hasGuarantee(j.Spec.Project) || j.HasState(GuaranteeState)) && !overran && !c.countsAsViolated(j.Spec.ID, j.Spec.Project)
 }
 
 // hasGuarantee reports whether the departure of a project is guaranteed.
@@ -196,11 +196,19 @@ func (s *State) GuaranteeIncludes(j *Job) bool {
 	return n.Value == 0 || j.Spec.ID <= JobID(n.Value) || j.HasState(GuaranteeState)
 }
 
-// isViolated reports whether this decision or an earlier one recorded that the
-// guarantee of a job or project is violated, and why.
-func (c *checker) isViolated(job JobID, project ProjectID) bool {
+// IsViolated reports whether a policy recorded that the guarantee of a job, or of its project, is violated (ViolatedState).
+// O(1).
+func (s *State) IsViolated(j *Job) bool {
+	p := s.projects[j.Spec.Project]
+	return j.HasState(ViolatedState) || (p != nil && p.HasState(ViolatedState))
+}
+
+// countsAsViolated reports whether this decision or an earlier one recorded that the guarantee of a job or project is
+// violated, and why. A policy asks State.IsViolated, to which it has applied its own records already; Check is independent of
+// it, and counts those of the decision beside a State that has none of them.
+func (c *checker) countsAsViolated(job JobID, project ProjectID) bool {
 	j, p := c.s.jobs[job], c.s.projects[project]
-	return c.recordsViolation(job, project) || (j != nil && j.HasState(ViolatedState)) || (p != nil && p.HasState(ViolatedState))
+	return c.recordsViolation(job, project) || (j != nil && c.s.IsViolated(j)) || (p != nil && p.HasState(ViolatedState))
 }
 
 // recordsViolation reports whether a policy state of the decision says that the guarantee of a job or project is violated.
@@ -279,7 +287,7 @@ func (c *checker) checkDropped() {
 		latest, reserved := c.reservedAgain[keyOf(r)]
 		kept := reserved && latest <= cmp.Or(r.Latest, Never)
 		j := c.s.jobs[r.Job]
-		if !kept && c.servesGuarantee(r) && (j == nil || !c.isInfeasible(j)) && !c.isServed(r) && !c.isViolated(r.Job, r.Project) {
+		if !kept && c.servesGuarantee(r) && (j == nil || !c.countsAsInfeasible(j)) && !c.isServed(r) && !c.countsAsViolated(r.Job, r.Project) {
 			c.index = c.dropped[i].action
 			c.violate(RuleGuarantee, "reservation %d of job %d, project %d is dropped without being served, reserved again by its latest start or recorded as violated",
 				r.ID, r.Job, r.Project)

@@ -313,3 +313,31 @@ func TestCheckDefendsDeadlines(t *testing.T) {
 		})
 	}
 }
+
+// Check counts the guarantee of a job as violated, in the decision that records that and in later ones, just if a State that
+// has the record counts it so.
+func TestCheckAndStateAgreeOnViolations(t *testing.T) {
+	for name, key := range map[string]scheduler.PolicyStateKey{"its own": {Job: 1}, "that of its project": {Project: 1}, "that of another job": {Job: 2},
+		"that of another project": {Project: 2}} {
+		for _, before := range []bool{false, true} {
+			w := guaranteeWorld(t)
+			must(t, w.State.Events().PutProject(scheduler.ProjectSpec{ID: 2, Name: "q", Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: 1}))
+			key.Kind = scheduler.ViolatedState
+			record := []scheduler.PolicyState{{PolicyStateKey: key, At: w.Now}}
+			d := scheduler.Decision{Actions: []scheduler.Action{actionOn(scheduler.ActSuspend, 1, 1)}}
+			d.Actions[0].Level = scheduler.LevelFrozen
+			if before {
+				must(t, w.State.PolicyStates().Apply(record))
+			} else {
+				d.PolicyStates = record
+			}
+			allowed := len(scheduler.Check(w.State, &d, w.Now)) == 0
+			if !before {
+				must(t, w.State.PolicyStates().Apply(record))
+			}
+			if violated := w.State.IsViolated(w.State.Job(1)); allowed != violated {
+				t.Errorf("%s, recorded before: %v: Check lets its task be suspended: %v, the State counts its guarantee as violated: %v", name, before, allowed, violated)
+			}
+		}
+	}
+}

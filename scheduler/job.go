@@ -264,8 +264,11 @@ func (j *Job) IsAccepted() bool {
 // IsDeadlineGuaranteed reports whether the policy guarantees the deadline of the job (AcceptedState), and
 // it is not infeasible. O(1).
 func (j *Job) IsDeadlineGuaranteed() bool {
-	return j.Spec.Deadline > 0 && j.stateKinds.has(AcceptedState) && !j.stateKinds.has(InfeasibleState)
+	return j.Spec.Deadline > 0 && j.stateKinds.has(AcceptedState) && !j.IsInfeasible()
 }
+
+// IsInfeasible reports whether a policy recorded that the deadline of the job can no longer be met (InfeasibleState). O(1).
+func (j *Job) IsInfeasible() bool { return j.stateKinds.has(InfeasibleState) }
 
 // IsNonPreemptible reports whether tasks of the job are never preempted for a guarantee: the job
 // belongs to a project, or its deadline is guaranteed. O(1).

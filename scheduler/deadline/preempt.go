@@ -372,13 +372,13 @@ func (p *Preemptor) addCandidate(s *scheduler.State, g *scheduler.Stage, a *sche
 		return
 	}
 	v := Victim{Attempt: a, group: groupLowSame}
-	if j.Spec.Priority == scheduler.PriorityHigh && !j.IsAccepted() && !j.HasState(scheduler.InfeasibleState) {
+	if j.Spec.Priority == scheduler.PriorityHigh && !j.IsAccepted() && !j.IsInfeasible() {
 		v.group = groupHighSame
 	}
 	if a.Demand.Dominant(s.Cluster().Total()) != dominant {
 		v.group++
 	}
-	if j.IsAccepted() && !j.HasState(scheduler.InfeasibleState) {
+	if j.IsAccepted() && !j.IsInfeasible() {
 		v.group = groupAccepted
 	}
 	if spent {

@@ -59,7 +59,7 @@ func memoryClaim(s *scheduler.State, a *scheduler.Attempt) scheduler.Claim {
 // the node can preempt it. fixed is false if the result moves with time.
 func (x assumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, nonPreemptible bool, now scheduler.Time) (at scheduler.Time, fixed bool) {
 	g := s.StageOf(a)
-	preemptible := isViolated(s, g.Job) && s.Node(a.Node).Spec.Levels.FreesMemory()
+	preemptible := s.IsViolated(g.Job) && s.Node(a.Node).Spec.Levels.FreesMemory()
 	bound := g.Bound()
 	switch end, known := locality.PredictedEnd(s, a); {
 	case a.Level.Suspended() && bound > 0:
@@ -84,15 +84,7 @@ func (x assumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, nonPr
 // inLane reports whether a job is in the deadline lane (P2): its deadline was
 // accepted, or all deadlines count, and it is still feasible.
 func (x assumptions) inLane(s *scheduler.State, j *scheduler.Job) bool {
-	return x.deadlines && j.Spec.Deadline > 0 && (x.allDeadlines || j.IsAccepted()) && !j.HasState(scheduler.InfeasibleState)
-}
-
-// isViolated reports whether the guarantee of a job or its project was violated.
-func isViolated(s *scheduler.State, j *scheduler.Job) bool {
-	if pr := s.Project(j.Spec.Project); pr != nil {
-		return pr.HasState(scheduler.ViolatedState)
-	}
-	return j.HasState(scheduler.ViolatedState)
+	return x.deadlines && j.Spec.Deadline > 0 && (x.allDeadlines || j.IsAccepted()) && !j.IsInfeasible()
 }
 
 // overrunsAt returns when an attempt at a task of a stage with a bound has used that up: in the past

@@ -161,7 +161,7 @@ func (w *jobCache) inspect(j *scheduler.Job) cachedJob {
 	}
 	active := j.Phase == scheduler.JobActive
 	x.admitsOwnTasks = slices.ContainsFunc(j.Reservations(), func(r *scheduler.Reservation) bool { return r.Kind.IsGuarantee() && r.Stage > 0 })
-	x.overReserved = j.Guarantees > 0 && (j.Guarantees > waiting || !active || (j.Spec.Project == 0 && isInfeasible(j)))
+	x.overReserved = j.Guarantees > 0 && (j.Guarantees > waiting || !active || (j.Spec.Project == 0 && j.IsInfeasible()))
 	if !w.v.cfg.Guarantees.Enabled {
 		return x
 	}
@@ -177,7 +177,7 @@ func (w *jobCache) inspect(j *scheduler.Job) cachedJob {
 	x.overrunAt = w.overrunTime(j)
 	accepted, _ := w.v.s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.AcceptedState, Job: j.Spec.ID})
 	x.accepted = accepted.At
-	if placed < waiting && !isViolated(w.v.s, j) {
+	if placed < waiting && !w.v.s.IsViolated(j) {
 		x.retryDeadline = w.retryDeadline(j)
 	}
 	return x
@@ -222,7 +222,7 @@ func jobFingerprint(j *scheduler.Job, waiting int32) uint64 {
 // Never if that is violated already.
 func (w *jobCache) overrunTime(j *scheduler.Job) scheduler.Time {
 	first := scheduler.Never
-	if j.Live == 0 || isViolated(w.v.s, j) {
+	if j.Live == 0 || w.v.s.IsViolated(j) {
 		return first
 	}
 	for _, g := range j.Stages {

@@ -49,7 +49,7 @@ func (dl *deadlineLane) build() {
 			case dl.c.inLane(j):
 				dl.jobs = append(dl.jobs, laneJob{job: j})
 			default:
-				dl.someInfeasible = dl.someInfeasible || isInfeasible(j)
+				dl.someInfeasible = dl.someInfeasible || j.IsInfeasible()
 			}
 		}
 	}

@@ -57,7 +57,7 @@ func (o *obsoleteReservations) dropUpTo(limit int) {
 func (o *obsoleteReservations) isObsolete(r *scheduler.Reservation) bool {
 	g := o.c.s.Stage(r.StageID())
 	return g == nil || (!g.IsPending(r.Task) && !o.isSuspended(g, r.Task)) || g.Job.Phase != scheduler.JobActive ||
-		(g.Job.Spec.Project == 0 && isInfeasible(g.Job)) || o.c.wasRefused(g.Job)
+		(g.Job.Spec.Project == 0 && g.Job.IsInfeasible()) || o.c.wasRefused(g.Job)
 }
 
 // isSuspended reports whether an attempt at a task is suspended: it resumes in the

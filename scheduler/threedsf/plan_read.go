@@ -140,7 +140,7 @@ func (b *plan) restoreOwner(o *owner) {
 // earliestDeadline returns the earliest deadline of some jobs that can still be met, 0 for none.
 func earliestDeadline(jobs []*scheduler.Job) (at scheduler.Time) {
 	for _, j := range jobs {
-		if d := j.Spec.Deadline; d > 0 && !isInfeasible(j) && (at == 0 || d < at) {
+		if d := j.Spec.Deadline; d > 0 && !j.IsInfeasible() && (at == 0 || d < at) {
 			at = d
 		}
 	}

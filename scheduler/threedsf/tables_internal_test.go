@@ -69,7 +69,7 @@ func TestClassAndGuaranteeStatusFollowSpecAndPolicyStates(t *testing.T) {
 			if cfg.PriorityOrder = false; j.Spec.Priority == scheduler.PriorityHigh && v.classOf(j) != classLow {
 				t.Error("a high priority counts although priorities do not")
 			}
-			if all := (assumptions{deadlines: true, allDeadlines: true}); all.inLane(w.State, j) != (j.Spec.Deadline > 0 && !isInfeasible(j)) {
+			if all := (assumptions{deadlines: true, allDeadlines: true}); all.inLane(w.State, j) != (j.Spec.Deadline > 0 && !j.IsInfeasible()) {
 				t.Errorf("in the lane of all deadlines: %v", all.inLane(w.State, j))
 			}
 			if (assumptions{}).inLane(w.State, j) {
@@ -142,8 +142,8 @@ func TestProjectGuaranteeNeedsAllItsJobs(t *testing.T) {
 			if got := v.guaranteeStatus(j); got != x.status {
 				t.Errorf("status %d, want %d", got, x.status)
 			}
-			if v.hasProjectGuarantee(j) != x.guaranteed || v.wasRefused(j) != x.refused || isViolated(w.State, j) != x.over {
-				t.Errorf("guaranteed %v, refused %v, violated %v, want %v, %v, %v", v.hasProjectGuarantee(j), v.wasRefused(j), isViolated(w.State, j), x.guaranteed, x.refused, x.over)
+			if v.hasProjectGuarantee(j) != x.guaranteed || v.wasRefused(j) != x.refused || w.State.IsViolated(j) != x.over {
+				t.Errorf("guaranteed %v, refused %v, violated %v, want %v, %v, %v", v.hasProjectGuarantee(j), v.wasRefused(j), w.State.IsViolated(j), x.guaranteed, x.refused, x.over)
 			}
 		})
 	}

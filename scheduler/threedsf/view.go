@@ -51,16 +51,10 @@ func (v *view) inLane(j *scheduler.Job) bool {
 	return v.assumptions.inLane(v.s, j)
 }
 
-// isInfeasible reports whether a job left the lane because its deadline can no
-// longer be met.
-func isInfeasible(j *scheduler.Job) bool {
-	return j.HasState(scheduler.InfeasibleState)
-}
-
 // isStoppedByMiss reports whether a job must not continue: its deadline is
 // infeasible and its on_miss is stop. The job's owner ends it.
 func (v *view) isStoppedByMiss(j *scheduler.Job) bool {
-	return j.Spec.OnMiss == scheduler.OnMissStop && j.Spec.Deadline > 0 && v.cfg.Deadlines && isInfeasible(j)
+	return j.Spec.OnMiss == scheduler.OnMissStop && j.Spec.Deadline > 0 && v.cfg.Deadlines && j.IsInfeasible()
 }
 
 // mayReserveToResume reports whether capacity on its node may be reserved for a suspended attempt of a stage. It may not
@@ -100,7 +94,7 @@ func (v *view) guaranteeStatus(j *scheduler.Job) guaranteeStatus {
 		switch {
 		case !v.joins(j):
 			return status
-		case j.HasState(scheduler.RefusedState) || isViolated(v.s, j):
+		case j.HasState(scheduler.RefusedState) || v.s.IsViolated(j):
 			return statusNone
 		default:
 			return statusRequested
@@ -108,11 +102,11 @@ func (v *view) guaranteeStatus(j *scheduler.Job) guaranteeStatus {
 	}
 	switch {
 	case j.HasState(scheduler.AcceptedState):
-		if isInfeasible(j) {
+		if j.IsInfeasible() {
 			return statusNone
 		}
 		return statusGuaranteed
-	case j.Spec.Accepted || isInfeasible(j) || !v.cfg.Deadlines || v.isRefused(j):
+	case j.Spec.Accepted || j.IsInfeasible() || !v.cfg.Deadlines || v.isRefused(j):
 		return statusNone
 	default:
 		return statusRequested
@@ -174,7 +168,7 @@ func (v *view) classOf(j *scheduler.Job) uint8 {
 	switch {
 	case j.Spec.Deadline > 0 && v.inLane(j):
 		return 0
-	case j.Spec.Deadline > 0 && v.cfg.Deadlines && isInfeasible(j):
+	case j.Spec.Deadline > 0 && v.cfg.Deadlines && j.IsInfeasible():
 		if j.Spec.OnMiss == scheduler.OnMissStop {
 			return 0
 		}

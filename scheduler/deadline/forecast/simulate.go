@@ -214,7 +214,7 @@ func (p *Forecaster) dischargeReleasing(j *scheduler.Job) {
 // attempt that is being killed the task waits again, and one that is being suspended is suspended. One that a user suspends
 // never resumes, and occupies what it does.
 func (p *Forecaster) copyJob(j *scheduler.Job) *jobState {
-	infeasible := j.Spec.Deadline > 0 && j.HasState(scheduler.InfeasibleState)
+	infeasible := j.Spec.Deadline > 0 && j.IsInfeasible()
 	w := p.newJob(&j.Spec, j.IsAccepted() && !infeasible)
 	if infeasible && !p.query.NoDeadlineLane {
 		w.lane = laneInfeasible
