@@ -58,13 +58,11 @@ func (p *speculativePolicy) RefusedByCap(s *scheduler.State, g *scheduler.Stage,
 	return scheduler.RefusedByCap(p.Policy, s, g, node, second, now)
 }
 
-// Decide costs O(1) if nothing changed, else what the policy costs plus O(live
-// attempts), repeated if second attempts were added.
+// Decide costs O(1) if nothing changed at the same time, else what the policy costs plus O(live
+// attempts), repeated if second attempts were added. Only the policy knows what time alone changes for it.
 func (p *speculativePolicy) Decide(s *scheduler.State, now scheduler.Time, limit int) scheduler.Decision {
-	if p.idleAtStamp && p.seenStamp == s.Stamp() && (p.lastDecision.Wake == 0 || now < p.lastDecision.Wake) && limit > 0 {
-		d := p.lastDecision
-		d.At = now
-		return d
+	if p.idleAtStamp && p.seenStamp == s.Stamp() && now == p.lastDecision.At && limit > 0 {
+		return p.lastDecision
 	}
 	p.seenStamp = s.Stamp()
 	p.actions, p.states = p.actions[:0], p.states[:0]
