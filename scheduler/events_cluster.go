@@ -161,6 +161,7 @@ func (e Events) PutTenant(spec TenantSpec) error {
 	}
 	tree.changes++
 	tree.chargeUp(t.Spec.Parent, Resources{}.Sub(t.Used), -t.Running)
+	tree.addReleasing(t.Spec.Parent, Resources{}.Sub(t.Releasing))
 	tree.removeChild(t.Spec.Parent, spec.ID)
 	delete(tree.tenantName, t.Spec.Name)
 	tree.countCaps(&t.Spec, -1)
@@ -169,6 +170,7 @@ func (e Events) PutTenant(spec TenantSpec) error {
 	tree.tenantName[spec.Name] = spec.ID
 	tree.addChild(spec.Parent, spec.ID)
 	tree.chargeUp(spec.Parent, t.Used, t.Running)
+	tree.addReleasing(spec.Parent, t.Releasing)
 	e.s.countChange()
 	return nil
 }

@@ -429,3 +429,18 @@ func TestBoundedFollowsTheJobs(t *testing.T) {
 	must(t, w.State.Events().EndJob(id+1))
 	want("it ended", 0)
 }
+
+// What the tasks of a tenant use, and what is being freed of that, is charged to its new ancestors when it moves.
+func TestAMovedTenantIsChargedToItsNewParent(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("top", "top/a", "other")
+	a := w.Place(scheduler.TaskID{Job: w.Submit("top/a", 1, schedtest.R(1, 1, 1))}, 0)
+	kill := a.Act(scheduler.ActKill)
+	must(t, w.State.Apply(&kill, w.Now))
+	spec := w.Tenant("top/a").Spec
+	spec.Parent = w.Tenant("other").Spec.ID
+	must(t, w.State.Events().PutTenant(spec))
+	must(t, schedtest.Invariants(w.State))
+	if top, other := w.Tenant("top"), w.Tenant("other"); !top.Used.IsZero() || !top.Releasing.IsZero() || other.Used != a.Demand || other.Releasing != a.Demand {
+		t.Errorf("the old parent uses %v and releases %v, the new one %v and %v", top.Used, top.Releasing, other.Used, other.Releasing)
+	}
+}

@@ -25,7 +25,10 @@ func (l links) setAttached(a *Attempt, slot int32, sign int64) {
 	g.begin()
 	n := l.s.cluster.nodes[a.Node]
 	n.occupy(a.Disk, &a.Occupied, sign)
-	n.Releasing = n.Releasing.Add(a.PendingRelease().Times(sign))
+	if release := a.PendingRelease().Times(sign); !release.IsZero() {
+		n.Releasing = n.Releasing.Add(release)
+		l.s.tree.addReleasing(g.Job.Spec.Tenant, release)
+	}
 	l.updateSlotList(&n.attempts, slot, sign)
 	if a.From != NoNode {
 		from := l.s.cluster.nodes[a.From]
@@ -95,12 +98,13 @@ func (l links) updateSlotList(list *[]int32, slot int32, sign int64) {
 	*list = slices.Insert(*list, i, slot)
 }
 
-// updateReleasing updates the node after a change of an attempt that affects nothing but its
+// updateReleasing updates the node and the tenants after a change of an attempt that affects nothing but its
 // pending release. was is the pending release before.
 func (l links) updateReleasing(a *Attempt, was Resources) {
-	n := l.s.cluster.nodes[a.Node]
-	n.Releasing = n.Releasing.Sub(was).Add(a.PendingRelease())
-	l.s.changeLog.recordJob(l.s.stages[a.stage].Job)
+	n, j, more := l.s.cluster.nodes[a.Node], l.s.stages[a.stage].Job, a.PendingRelease().Sub(was)
+	n.Releasing = n.Releasing.Add(more)
+	l.s.tree.addReleasing(j.Spec.Tenant, more)
+	l.s.changeLog.recordJob(j)
 	l.s.cluster.updateFitIndex(a.Node)
 }
 

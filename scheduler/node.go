@@ -89,6 +89,8 @@ type Tenant struct {
 	Spec TenantSpec
 	// Used is what the jobs of the tenant and of all tenants below it occupy; Own is what its own jobs occupy.
 	Used, Own Resources
+	// Releasing is what the suspensions and kills in progress will free of Used.
+	Releasing Resources
 	// Running counts the attempts at level running in the subtree.
 	Running int32
 	// Jobs counts its own jobs that have not ended.

@@ -63,3 +63,10 @@ func (tree *TenantTree) chargeUp(id TenantID, d Resources, running int32) {
 		t.Running += running
 	}
 }
+
+// addReleasing adds to what a tenant and all its ancestors will free.
+func (tree *TenantTree) addReleasing(id TenantID, d Resources) {
+	for t := tree.tenant(id); t != nil; t = tree.tenant(t.Spec.Parent) {
+		t.Releasing = t.Releasing.Add(d)
+	}
+}

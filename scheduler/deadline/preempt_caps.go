@@ -21,13 +21,16 @@ func (l *capLack) isCovered() bool { return l.lacks.Fits(scheduler.Resources{}) 
 // Victims on the given node are taken first of their group. There are none if enough is being released. Attempts that start
 // or resume count as far as they can be preempted once they run, but are no victims yet. ok is false if no victims suffice:
 // another cap stops the task, or the task exceeds the cap alone. The result is valid until the next call.
-// O(jobs + attempts x log attempts below the tenants that lack).
+// O(depth of the tenant) if enough is being released, else O(jobs + attempts x log attempts below the tenants that lack).
 func (p *Preemptor) FindCapVictims(s *scheduler.State, g *scheduler.Stage, node scheduler.NodeID, awaited func(scheduler.TenantID) scheduler.Resources,
 	now scheduler.Time,
 ) (victims []Victim, ok bool) {
 	p.now, p.current, p.victims = now, p.current[:0], p.victims[:0]
 	if !p.listCapLacks(s, g, awaited) {
 		return nil, false
+	}
+	if !slices.ContainsFunc(p.lacks, func(l capLack) bool { return !l.isCovered() }) {
+		return p.current, true
 	}
 	dominant := g.Spec.Demand.Dominant(s.Cluster().Total())
 	for j := range s.Jobs() {
@@ -36,9 +39,7 @@ func (p *Preemptor) FindCapVictims(s *scheduler.State, g *scheduler.Stage, node 
 		}
 		for _, other := range j.Stages {
 			for a := range s.Attempts().In(other) {
-				if released := a.PendingRelease(); !released.IsZero() {
-					p.coverCapLacks(s, a, released)
-				} else {
+				if a.PendingRelease().IsZero() {
 					p.addCandidate(s, g, a, dominant)
 				}
 			}
@@ -58,8 +59,8 @@ func (p *Preemptor) FindCapVictims(s *scheduler.State, g *scheduler.Stage, node 
 	return p.current, true
 }
 
-// listCapLacks lists what the caps lack for a task of the stage, from its tenant upwards. It returns false if no victim
-// could cover that.
+// listCapLacks lists what the caps lack for a task of the stage, from its tenant upwards, less what is being released. It
+// returns false if no victim could cover that.
 func (p *Preemptor) listCapLacks(s *scheduler.State, g *scheduler.Stage, awaited func(scheduler.TenantID) scheduler.Resources) bool {
 	p.lacks = p.lacks[:0]
 	d, t := g.Spec.Demand, s.Tenant(g.Job.Spec.Tenant)
@@ -79,6 +80,7 @@ func (p *Preemptor) listCapLacks(s *scheduler.State, g *scheduler.Stage, awaited
 			}
 		}
 		if !l.isCovered() {
+			l.lacks = l.lacks.Sub(t.Releasing)
 			p.lacks = append(p.lacks, l)
 		}
 	}

@@ -39,6 +39,7 @@ type sums struct {
 	disks     [][]scheduler.DiskUse
 	swap      []int64
 	used, own []scheduler.Resources
+	releasing []scheduler.Resources // by tenant, of its subtree
 	running   []int32
 	high      []int32 // jobs of high priority with ready work
 	live      int
@@ -49,7 +50,7 @@ type sums struct {
 
 func newSums(s *scheduler.State) *sums {
 	u := &sums{used: make([]scheduler.Resources, len(s.Tenants())), own: make([]scheduler.Resources, len(s.Tenants())),
-		running: make([]int32, len(s.Tenants())), high: make([]int32, len(s.Tenants())), slots: map[int32]scheduler.AttemptID{}}
+		releasing: make([]scheduler.Resources, len(s.Tenants())), running: make([]int32, len(s.Tenants())), high: make([]int32, len(s.Tenants())), slots: map[int32]scheduler.AttemptID{}}
 	for _, n := range s.Nodes() {
 		u.free = append(u.free, n.Spec.Capacity)
 		u.swap = append(u.swap, n.Spec.Swap)
@@ -153,6 +154,9 @@ func (u *sums) addJob(s *scheduler.State, j *scheduler.Job) error {
 				u.occupy(a.From, a.FromDisk, a.FromOccupied)
 			}
 			used = used.Add(a.Occupied.Resources)
+			for t := s.Tenant(j.Spec.Tenant); t != nil; t = s.Tenant(t.Spec.Parent) {
+				u.releasing[t.Spec.ID] = u.releasing[t.Spec.ID].Add(a.PendingRelease())
+			}
 			progress += a.Progress
 			if a.Level == scheduler.LevelRunning {
 				running++
@@ -295,6 +299,9 @@ func (u *sums) compare(s *scheduler.State) error {
 		if t.Used != u.used[i] || t.Own != u.own[i] || t.Running != u.running[i] {
 			return fmt.Errorf("tenant %q: used %v own %v running %d, counted %v %v %d", t.Spec.Name, t.Used, t.Own, t.Running,
 				u.used[i], u.own[i], u.running[i])
+		}
+		if t.Releasing != u.releasing[i] {
+			return fmt.Errorf("tenant %q: releases %v, counted %v", t.Spec.Name, t.Releasing, u.releasing[i])
 		}
 		if t.ReadyHigh != u.high[i] {
 			return fmt.Errorf("tenant %q: %d jobs of high priority ready, counted %d", t.Spec.Name, t.ReadyHigh, u.high[i])
