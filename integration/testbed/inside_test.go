@@ -362,7 +362,7 @@ func TestLoadPlacesBlocksAndReportsRacks(t *testing.T) {
 	}
 }
 
-func TestHDFSDaemonsStopAndRestart(t *testing.T) {
+func TestHDFSDaemonsEndAndRestart(t *testing.T) {
 	ctx, b := insideTestbed(t, 0, true)
 	h := b.HDFS
 	all := len(h.DataNodes)
@@ -383,6 +383,17 @@ func TestHDFSDaemonsStopAndRestart(t *testing.T) {
 		t.Error("a stopped NameNode accepts connections")
 	}
 	step("start NameNode", h.StartNameNode(ctx))
+	step("all live", h.AwaitLive(ctx, all, time.Minute))
+	step("kill NameNode", h.KillNameNode(ctx))
+	if n, _, err := h.LiveDataNodes(ctx); n != 0 || err != nil {
+		t.Errorf("a killed NameNode has %d DataNodes, %v", n, err)
+	}
+	if err := h.KillNameNode(ctx); err == nil {
+		t.Error("a killed NameNode was killed again")
+	}
+	step("kill DataNode", h.KillDataNode(ctx, 1))
+	step("start NameNode", h.StartNameNode(ctx))
+	step("start DataNode", h.StartDataNode(ctx, 1))
 	step("all live", h.AwaitLive(ctx, all, time.Minute))
 	step("pause", h.Pause(ctx))
 	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)

@@ -59,8 +59,8 @@ func (b *Bed) Stop(ctx context.Context) error {
 	return err
 }
 
-// HDFS is the Apache HDFS of a test bed: one NameNode and one DataNode per machine, in one JVM.
-// Stopping a daemon is orderly; use Pause to simulate a hanging one.
+// HDFS is the Apache HDFS of a test bed: one NameNode and one DataNode per machine, each in a JVM of its own.
+// Stopping a daemon is orderly, killing it is not (kill -9); use Pause to simulate hanging ones.
 type HDFS struct {
 	HDFSInfo
 	socket string
@@ -77,10 +77,17 @@ func (h *HDFS) StopDataNode(ctx context.Context, k int) error {
 	return err
 }
 
-// StartDataNode starts DataNode k again with its old blocks. AwaitLive waits until it has
-// registered.
+// StartDataNode starts DataNode k, which was stopped or killed, again with its old blocks. AwaitLive waits
+// until it has registered.
 func (h *HDFS) StartDataNode(ctx context.Context, k int) error {
 	_, err := h.call(ctx, control.Request{Op: control.StartDataNode, N: k})
+	return err
+}
+
+// KillDataNode kills DataNode k (from 1), whose blocks stay on its disk as they are. The NameNode does not
+// notice at once: see StopDataNode.
+func (h *HDFS) KillDataNode(ctx context.Context, k int) error {
+	_, err := h.call(ctx, control.Request{Op: control.KillDataNode, N: k})
 	return err
 }
 
@@ -90,10 +97,16 @@ func (h *HDFS) StopNameNode(ctx context.Context) error {
 	return err
 }
 
-// StartNameNode starts the NameNode again. It stays in safe mode until the DataNodes have reported
-// their blocks.
+// StartNameNode starts the NameNode, which was stopped or killed, again. It stays in safe mode until the
+// DataNodes have reported their blocks.
 func (h *HDFS) StartNameNode(ctx context.Context) error {
 	_, err := h.call(ctx, control.Request{Op: control.StartNameNode})
+	return err
+}
+
+// KillNameNode kills the NameNode. What it acknowledged is in its edit log, which has no end then.
+func (h *HDFS) KillNameNode(ctx context.Context) error {
+	_, err := h.call(ctx, control.Request{Op: control.KillNameNode})
 	return err
 }
 
@@ -109,7 +122,7 @@ func (h *HDFS) Continue(ctx context.Context) error {
 	return err
 }
 
-// LiveDataNodes returns the NameNode's number of live DataNodes, 0 if it is stopped, and whether it
+// LiveDataNodes returns the NameNode's number of live DataNodes, 0 if it is stopped or killed, and whether it
 // is in safe mode.
 func (h *HDFS) LiveDataNodes(ctx context.Context) (n int, safeMode bool, err error) {
 	s, err := h.call(ctx, control.Request{Op: control.LiveDataNodes})

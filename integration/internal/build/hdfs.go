@@ -70,6 +70,10 @@ func makeHDFS(ctx context.Context, dir string) error {
 // heapMB is the heap of the JVM; it stalled with 128.
 const heapMB = 256
 
+// OnlyDaemon returns the option of HostCommand for a JVM with one daemon alone: "namenode", or the number of a
+// DataNode, from 1.
+func OnlyDaemon(name string) string { return "-Ddrover.testbed.daemon=" + name }
+
 // HostCommand returns the command line of the host program: a folder for its data, a topology
 // table, the NameNode's address, the DataNodes' heartbeat and their addresses. archive is from
 // ClassArchive, "" for none; options are for the JVM.

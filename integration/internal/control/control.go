@@ -24,8 +24,10 @@ const (
 	Stop                           // end the test bed
 	StopDataNode                   // N
 	StartDataNode                  // N
+	KillDataNode                   // N: SIGKILL
 	StopNameNode                   //
 	StartNameNode                  //
+	KillNameNode                   // SIGKILL
 	PauseHDFS                      // stop all HDFS daemons with SIGSTOP
 	ContinueHDFS                   //
 	LiveDataNodes                  // Answer: number of live DataNodes, and "normal" or "safemode"
@@ -39,9 +41,9 @@ const (
 	ResetMachine                   // N: cut the power and switch it on again; answered once it has booted
 )
 
-var opNames = [...]string{"", "dial", "stop", "stop-datanode", "start-datanode", "stop-namenode", "start-namenode",
-	"pause-hdfs", "continue-hdfs", "live-datanodes", "load-file", "kill-machine", "pause-machine",
-	"continue-machine", "cut-machine", "heal-machine", "machine-state", "reset-machine"}
+var opNames = [...]string{"", "dial", "stop", "stop-datanode", "start-datanode", "kill-datanode",
+	"stop-namenode", "start-namenode", "kill-namenode", "pause-hdfs", "continue-hdfs", "live-datanodes", "load-file",
+	"kill-machine", "pause-machine", "continue-machine", "cut-machine", "heal-machine", "machine-state", "reset-machine"}
 
 func (o Op) String() string {
 	if o < Dial || int(o) >= len(opNames) {

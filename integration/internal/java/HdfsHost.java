@@ -27,9 +27,13 @@ import org.apache.hadoop.hdfs.server.namenode.NameNode;
 import org.apache.hadoop.metrics2.lib.DefaultMetricsSystem;
 
 /**
- * One NameNode and several DataNodes of Apache HDFS in one JVM, ruled by lines on standard input.
+ * The NameNode and the DataNodes of an Apache HDFS in one JVM, or one of them alone, ruled by lines on standard input.
  *
  * <p>Arguments: FOLDER TOPOLOGY-TABLE NAMENODE-IP HEARTBEAT-MS RECHECK-MS DATANODE-IP...
+ *
+ * <p>The system property {@link #ONLY} names the one daemon that this JVM runs, "namenode" or the number of a DataNode,
+ * so that killing the JVM kills that daemon. Without it the JVM runs all. A daemon that is started in the folder of one
+ * that was stopped or killed has its data.
  *
  * <p>Each line in is one command, its words separated by tabs; each gets one line out on standard output, which
  * begins with "ok" or "error" (everything Hadoop logs goes to standard error). The first line out is "ok ready".
@@ -38,11 +42,14 @@ import org.apache.hadoop.metrics2.lib.DefaultMetricsSystem;
  * <pre>
  * stop-datanode K      start-datanode K      (K counts from 1)
  * stop-namenode        start-namenode
- * live                 number of DataNodes that the NameNode holds for alive, and whether it is in safe mode
+ * live                 number of DataNodes that this JVM's NameNode holds for alive, and whether it is in safe mode
  * load LOCAL REMOTE BLOCK-BYTES K,K,...      writes a file with replication 1, block i on DataNode K[i mod n]
  * </pre>
  */
 public final class HdfsHost {
+  /** System property: the only daemon to run. */
+  private static final String ONLY = "drover.testbed.daemon";
+
   private static final int WAIT_LIMIT_MS = 120_000;
 
   private final Configuration base = new HdfsConfiguration();
@@ -96,14 +103,7 @@ public final class HdfsHost {
     System.setOut(System.err); // the protocol alone may use standard output
     HdfsHost h = new HdfsHost(args);
     DefaultMetricsSystem.setMiniClusterMode(true); // several daemons register the same metrics names
-    if (!new File(h.folder + "/name/current/VERSION").exists()) {
-      NameNode.format(h.base);
-    }
-    h.startNameNode();
-    for (int k = 1; k <= h.dataNodeIps.size(); k++) {
-      h.startDataNode(k);
-    }
-    h.awaitLive(h.dataNodeIps.size());
+    h.start(System.getProperty(ONLY, ""));
     out.println("ok ready");
     out.flush();
     BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -118,6 +118,24 @@ public final class HdfsHost {
       out.flush();
     }
     System.exit(0);
+  }
+
+  /** Starts the daemons of this JVM; one that runs all awaits that the DataNodes are registered. */
+  private void start(String only) throws Exception {
+    switch (only) {
+      case "":
+        startNameNode();
+        for (int k = 1; k <= dataNodeIps.size(); k++) {
+          startDataNode(k);
+        }
+        awaitLive(dataNodeIps.size());
+        break;
+      case "namenode":
+        startNameNode();
+        break;
+      default:
+        startDataNode(index(only));
+    }
   }
 
   private String command(String[] w) throws Exception {
@@ -171,6 +189,9 @@ public final class HdfsHost {
   }
 
   private void startNameNode() throws IOException {
+    if (!new File(folder + "/name/current/VERSION").exists()) {
+      NameNode.format(base);
+    }
     nameNode = NameNode.createNameNode(new String[0], new Configuration(base));
   }
 

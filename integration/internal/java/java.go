@@ -1,5 +1,5 @@
 // Package java embeds the Java side of the test bed: the list of Apache HDFS jars and a small
-// program that runs a NameNode and DataNodes in one JVM. Package build compiles it.
+// program that runs a NameNode, DataNodes or both in a JVM. Package build compiles it.
 package java
 
 import "embed"

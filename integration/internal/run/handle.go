@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -23,55 +21,18 @@ func (b *inner) handle(ctx context.Context, r control.Request) (string, error) {
 	case control.Stop:
 		b.stopOnce.Do(func() { close(b.stopped) })
 		return "", nil
-	case control.StopDataNode, control.StartDataNode:
-		return b.callHDFS(ctx, r.Op.String(), strconv.Itoa(r.N))
-	case control.StopNameNode, control.StartNameNode:
-		return b.callHDFS(ctx, r.Op.String())
-	case control.LiveDataNodes:
-		return b.callHDFS(ctx, "live")
-	case control.LoadFile:
-		return b.load(ctx, r)
-	case control.PauseHDFS:
-		if err := b.signalHDFS(syscall.SIGSTOP); err != nil {
-			return "", err
+	case control.StopDataNode, control.StartDataNode, control.KillDataNode, control.StopNameNode, control.StartNameNode,
+		control.KillNameNode, control.PauseHDFS, control.ContinueHDFS, control.LiveDataNodes, control.LoadFile:
+		if b.hdfs == nil {
+			return "", errors.New("this test bed runs no HDFS: start it with -hdfs")
 		}
-		return "", awaitStopped(ctx, b.hdfs.cmd.Process.Pid)
-	case control.ContinueHDFS:
-		return "", b.signalHDFS(syscall.SIGCONT)
+		return b.hdfs.handle(ctx, r)
 	case control.KillMachine, control.PauseMachine, control.ContinueMachine,
 		control.PartitionMachine, control.HealMachine, control.MachineState, control.ResetMachine:
 		return b.handleMachine(ctx, r)
 	default:
 		return "", fmt.Errorf("operation %v is not supported by this test bed", r.Op)
 	}
-}
-
-func (b *inner) callHDFS(ctx context.Context, words ...string) (string, error) {
-	if b.hdfs == nil {
-		return "", errors.New("this test bed runs no HDFS: start it with -hdfs")
-	}
-	return b.hdfs.call(ctx, words...)
-}
-
-func (b *inner) signalHDFS(s syscall.Signal) error {
-	if b.hdfs == nil {
-		return errors.New("this test bed runs no HDFS: start it with -hdfs")
-	}
-	return b.hdfs.signal(s)
-}
-
-func (b *inner) load(ctx context.Context, r control.Request) (string, error) {
-	if len(r.Places) == 0 || r.BlockBytes <= 0 {
-		return "", errors.New("load: a block size and at least one DataNode are required")
-	}
-	if strings.ContainsAny(r.Local+r.Remote, "\t\n") {
-		return "", errors.New("load: names must not contain tabs or newlines")
-	}
-	places := make([]string, len(r.Places))
-	for i, k := range r.Places {
-		places[i] = strconv.Itoa(k)
-	}
-	return b.callHDFS(ctx, "load", r.Local, r.Remote, strconv.Itoa(r.BlockBytes), strings.Join(places, ","))
 }
 
 func (b *inner) handleMachine(ctx context.Context, r control.Request) (string, error) {

@@ -1,37 +1,31 @@
 package run
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/drover-run/drover/integration/internal/build"
+	"github.com/drover-run/drover/integration/internal/control"
 	"github.com/drover-run/drover/integration/testbed"
 )
 
-// hdfsReadyLimit limits the start of the daemons; it takes 3 s on an idle machine.
+// hdfsReadyLimit limits the start of the daemons; it takes 5 s on an idle machine.
 const hdfsReadyLimit = 2 * time.Minute
 
 // hdfsBlockBytes is the default block size, small so that small files have many blocks.
 const hdfsBlockBytes = 1 << 20
 
-// hdfs is the running JVM with the NameNode and the DataNodes. It handles one request at a time.
+// hdfs is the running Apache HDFS. Each daemon has a JVM of its own, so that it can be killed alone.
 type hdfs struct {
-	cmd   *exec.Cmd
-	in    io.WriteCloser
-	lines chan string // closed when the JVM ends
-
-	mu           sync.Mutex
-	staleAnswers int // answers that timed out and must be skipped
+	nameNode  *daemon
+	dataNodes []*daemon // DataNode k is element k-1
 }
 
 // hdfsInfo returns the addresses of NameNode and DataNodes with their racks.
@@ -42,8 +36,8 @@ func (c *Config) hdfsInfo(nameNode string, dataNodes []testbed.DataNodeInfo, log
 	}
 }
 
-// startHDFS starts the JVM in dir and returns at once; awaitReady waits until all DataNodes are
-// registered. The machines' own addresses are in the NameNode's topology too.
+// startHDFS starts the NameNode in dir and returns at once; awaitReady starts the DataNodes and waits until all
+// are registered. The machines' own addresses are in the NameNode's topology too.
 func startHDFS(c *Config, dir string, info *testbed.HDFSInfo, nodes []testbed.NodeInfo) (*hdfs, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -66,110 +60,128 @@ func startHDFS(c *Config, dir string, info *testbed.HDFSInfo, nodes []testbed.No
 	// A DataNode is dead after 10 heartbeats and 2 rechecks of 2 heartbeats each, so a heartbeat is
 	// a fourteenth of the total.
 	heartbeat := time.Duration(info.DeadAfterMS) * time.Millisecond / 14
-	argv := build.HostCommand(c.HDFSEntry, c.ClassArchive, nil, dir, topology, hostOf(info.NameNode), heartbeat, dataNodes)
-	log, err := os.Create(info.Log)
-	if err != nil {
-		return nil, err
+	newDaemon := func(name string) *daemon {
+		only := []string{build.OnlyDaemon(name)}
+		return &daemon{dir: dir, log: info.Log,
+			argv: build.HostCommand(c.HDFSEntry, c.ClassArchive, only, dir, topology, hostOf(info.NameNode), heartbeat, dataNodes)}
 	}
-	defer log.Close()
-	h := &hdfs{cmd: exec.Command(argv[0], argv[1:]...), lines: make(chan string, 16), staleAnswers: 1} // the first line is "ok ready"
-	h.cmd.Dir, h.cmd.Stderr = dir, log
-	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // Ctrl-C is for the command alone
-	in, err := h.cmd.StdinPipe()
-	if err != nil {
-		return nil, err
+	h := &hdfs{nameNode: newDaemon("namenode")}
+	for k := range dataNodes {
+		h.dataNodes = append(h.dataNodes, newDaemon(strconv.Itoa(k+1)))
 	}
-	out, err := h.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	h.in = in
-	if err := h.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("starting HDFS: %w", err)
-	}
-	go h.readLines(out) // ends when the JVM ends; stop waits for it through lines
-	return h, nil
+	return h, h.nameNode.launch()
 }
 
-func (h *hdfs) readLines(out io.Reader) {
-	defer close(h.lines)
-	s := bufio.NewScanner(out)
-	s.Buffer(nil, 1<<20)
-	for s.Scan() {
-		h.lines <- s.Text()
+// awaitReady waits until all daemons are up. The DataNodes are started after the NameNode: one that finds it half
+// started looks again only after seconds.
+func (h *hdfs) awaitReady(ctx context.Context) error {
+	if err := h.nameNode.awaitReady(ctx); err != nil {
+		return err
 	}
-}
-
-// awaitReady waits until the daemons are up.
-func (h *hdfs) awaitReady(ctx context.Context, log string) error {
-	ctx, cancel := context.WithTimeout(ctx, hdfsReadyLimit)
-	defer cancel()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	var said []string // by the JVM itself, such as a warning
-	for {
-		select {
-		case line, ok := <-h.lines:
-			switch {
-			case !ok:
-				return fmt.Errorf("HDFS ended before it was ready (%v, having said %q); the end of %s:\n%s", h.cmd.Wait(), said, log, lastLines(log, 12))
-			case line == "ok ready":
-				h.staleAnswers = 0
-				return nil
-			}
-			said = append(said, line)
-		case <-ctx.Done():
-			return fmt.Errorf("HDFS was not ready in %v, and said %q; the end of %s:\n%s", hdfsReadyLimit, said, log, lastLines(log, 12))
+	for _, d := range h.dataNodes {
+		if err := d.launch(); err != nil {
+			return err
 		}
 	}
-}
-
-// call sends a command to the JVM and returns its answer.
-func (h *hdfs) call(ctx context.Context, words ...string) (string, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if _, err := io.WriteString(h.in, strings.Join(words, "\t")+"\n"); err != nil {
-		return "", fmt.Errorf("HDFS has ended: %w", err)
-	}
-	h.staleAnswers++
-	for {
-		select {
-		case line, ok := <-h.lines:
-			if !ok {
-				return "", errors.New("HDFS has ended")
-			}
-			if h.staleAnswers--; h.staleAnswers > 0 {
-				continue // the answer to a command that timed out
-			}
-			answer, isOK := strings.CutPrefix(line, "ok")
-			if !isOK {
-				return "", errors.New(strings.TrimPrefix(line, "error "))
-			}
-			return strings.TrimSpace(answer), nil
-		case <-ctx.Done():
-			return "", fmt.Errorf("no answer from HDFS: %w", ctx.Err())
+	for _, d := range h.dataNodes {
+		if err := d.awaitReady(ctx); err != nil {
+			return err
 		}
 	}
+	want := fmt.Sprintf("%d normal", len(h.dataNodes))
+	return testbed.WaitFor(ctx, hdfsReadyLimit, "all DataNodes to register", func(ctx context.Context) error {
+		live, err := h.live(ctx)
+		if err == nil && live != want {
+			err = fmt.Errorf("alive: %s", live)
+		}
+		return err
+	})
 }
 
-func (h *hdfs) signal(s syscall.Signal) error { return h.cmd.Process.Signal(s) }
+// handle handles one request to the daemons.
+func (h *hdfs) handle(ctx context.Context, r control.Request) (string, error) {
+	switch r.Op {
+	case control.LiveDataNodes:
+		return h.live(ctx)
+	case control.LoadFile:
+		return h.load(ctx, r)
+	case control.PauseHDFS:
+		return "", h.pause(ctx)
+	case control.ContinueHDFS:
+		return "", h.signal(syscall.SIGCONT)
+	case control.StopNameNode, control.StartNameNode, control.KillNameNode:
+		return h.nameNode.handle(ctx, r.Op)
+	case control.StopDataNode, control.StartDataNode, control.KillDataNode:
+		if r.N < 1 || r.N > len(h.dataNodes) {
+			return "", fmt.Errorf("no DataNode %d: they are numbered from 1 to %d", r.N, len(h.dataNodes))
+		}
+		return h.dataNodes[r.N-1].handle(ctx, r.Op, strconv.Itoa(r.N))
+	default:
+		return "", fmt.Errorf("operation %v is not supported by HDFS", r.Op)
+	}
+}
 
-// stop kills the JVM and waits for its end.
+// live returns the NameNode's number of live DataNodes and its mode: "normal", "safemode" or "down".
+func (h *hdfs) live(ctx context.Context) (string, error) {
+	answer, err := h.nameNode.call(ctx, "live")
+	if errors.Is(err, errKilled) {
+		return "0 down", nil
+	}
+	return answer, err
+}
+
+// load writes a file by a client in the NameNode's JVM.
+func (h *hdfs) load(ctx context.Context, r control.Request) (string, error) {
+	if len(r.Places) == 0 || r.BlockBytes <= 0 {
+		return "", errors.New("load: a block size and at least one DataNode are required")
+	}
+	if strings.ContainsAny(r.Local+r.Remote, "\t\n") {
+		return "", errors.New("load: names must not contain tabs or newlines")
+	}
+	places := make([]string, len(r.Places))
+	for i, k := range r.Places {
+		places[i] = strconv.Itoa(k)
+	}
+	return h.nameNode.call(ctx, "load", r.Local, r.Remote, strconv.Itoa(r.BlockBytes), strings.Join(places, ","))
+}
+
+// pause stops the JVMs with SIGSTOP and waits until they stand still.
+func (h *hdfs) pause(ctx context.Context) error {
+	if err := h.signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	for _, j := range h.running() {
+		if err := awaitStopped(ctx, j.cmd.Process.Pid); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (h *hdfs) signal(s syscall.Signal) error {
+	for _, j := range h.running() {
+		if err := j.cmd.Process.Signal(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// running returns the JVMs of all daemons that were not killed.
+func (h *hdfs) running() (all []*jvm) {
+	for _, d := range append([]*daemon{h.nameNode}, h.dataNodes...) {
+		if j := d.running(); j != nil {
+			all = append(all, j)
+		}
+	}
+	return all
+}
+
+// stop kills all daemons and waits for their end.
 func (h *hdfs) stop() {
-	h.cmd.Process.Kill()
-	for range h.lines { // until the reader has seen the end
+	for _, j := range h.running() {
+		j.stop()
 	}
-	h.cmd.Wait()
-}
-
-// lastLines returns the end of a log for an error message.
-func lastLines(path string, n int) string {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return err.Error()
-	}
-	l := strings.Split(strings.TrimSpace(string(b)), "\n")
-	return strings.Join(l[max(0, len(l)-n):], "\n")
 }
 
 func hostOf(hostPort string) string {

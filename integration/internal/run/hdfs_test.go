@@ -1,11 +1,13 @@
 package run
 
 import (
+	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/drover-run/drover/integration/internal/control"
 )
 
 // A warning of the JVM before the first answer is no end, and an end says how the JVM ended.
@@ -21,20 +23,62 @@ func TestHDFSIsReadyWhenItSaysSo(t *testing.T) {
 		"ended":           {"exit 3", "(exit status 3, having said"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := &hdfs{cmd: exec.Command("sh", "-c", c.script), lines: make(chan string, 16), staleAnswers: 1}
-			out, err := h.cmd.StdoutPipe()
+			j, err := startJVM([]string{"sh", "-c", c.script}, filepath.Dir(log), log)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := h.cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			go h.readLines(out)
-			err = h.awaitReady(t.Context(), log)
-			h.stop()
+			err = j.awaitReady(t.Context(), log)
+			j.stop()
 			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
 		})
+	}
+}
+
+// A daemon that was killed refuses commands until it is started, then in a new process.
+func TestKilledDaemonStartsAgain(t *testing.T) {
+	dir := t.TempDir()
+	d := &daemon{dir: dir, log: filepath.Join(dir, "hdfs.log"),
+		argv: []string{"sh", "-c", `echo ok ready; while read -r line; do echo "ok $line"; done`}}
+	if err := d.launch(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { d.running().stop() }()
+	if err := d.awaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first := d.running()
+	do := func(op control.Op, want string, wantErr error) {
+		t.Helper()
+		got, err := d.handle(t.Context(), op, "2")
+		if got != want || !errors.Is(err, wantErr) {
+			t.Errorf("%v: %q, %v; want %q, %v", op, got, err, want, wantErr)
+		}
+	}
+	do(control.StartDataNode, "start-datanode\t2", nil) // the JVM runs: it starts the daemon within
+	do(control.StopDataNode, "stop-datanode\t2", nil)
+	do(control.KillDataNode, "", nil)
+	if err := first.cmd.ProcessState; err == nil || err.String() != "signal: killed" {
+		t.Errorf("its process: %v", err)
+	}
+	do(control.KillDataNode, "", errKilled)
+	do(control.StopDataNode, "", errKilled)
+	if live, err := (&hdfs{nameNode: d}).live(t.Context()); live != "0 down" || err != nil {
+		t.Errorf("a killed NameNode: %q, %v", live, err)
+	}
+	do(control.StartDataNode, "", nil)
+	do(control.StopDataNode, "stop-datanode\t2", nil)
+	if d.running().cmd.Process.Pid == first.cmd.Process.Pid {
+		t.Error("the process is the same")
+	}
+}
+
+func TestUnknownDataNodeIsRefused(t *testing.T) {
+	h := &hdfs{dataNodes: []*daemon{{}}}
+	for _, n := range []int{0, 2} {
+		if _, err := h.handle(t.Context(), control.Request{Op: control.KillDataNode, N: n}); err == nil || !strings.Contains(err.Error(), "from 1 to 1") {
+			t.Errorf("DataNode %d: %v", n, err)
+		}
 	}
 }

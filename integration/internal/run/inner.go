@@ -136,7 +136,7 @@ func (b *inner) startAll(ctx context.Context) error {
 		wg.Go(func() { errs[i] = m.bringUp(ctx) })
 	}
 	if b.hdfs != nil {
-		errs[len(b.machines)] = b.hdfs.awaitReady(ctx, b.file.HDFS.Log)
+		errs[len(b.machines)] = b.hdfs.awaitReady(ctx)
 	}
 	wg.Wait()
 	return errors.Join(errs...)
