@@ -9,8 +9,10 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,6 +44,18 @@ func cluster(t *testing.T) *testbed.HDFS {
 func stopDataNode(t *testing.T, h *testbed.HDFS, k int) {
 	t.Helper()
 	must(t, h.StopDataNode(t.Context(), k))
+	startAtEnd(t, h, k)
+}
+
+// killDataNode kills DataNode k (kill -9), which is down until the end of the test.
+func killDataNode(t *testing.T, h *testbed.HDFS, k int) {
+	t.Helper()
+	must(t, h.KillDataNode(t.Context(), k))
+	startAtEnd(t, h, k)
+}
+
+func startAtEnd(t *testing.T, h *testbed.HDFS, k int) {
+	t.Helper()
 	t.Cleanup(func() {
 		if err := h.StartDataNode(context.WithoutCancel(t.Context()), k); err != nil {
 			t.Error(err)
@@ -133,19 +147,25 @@ func TestReadFailsOverFromLocalReplica(t *testing.T) {
 	c, dir := newClient(t, client.Options{LocalAddresses: []string{h.DataNodes[1].IP}, Events: rec.events()})
 	name, want := path.Join(dir, "file"), randomBytes(16*mib, 1)
 	must(t, hdfs.WriteFile(t.Context(), c, name, want, hdfs.CreateOptions{Replication: 3, BlockSizeBytes: 8 * mib}))
+	await(t, "all replicas to be reported to the NameNode", func() bool {
+		c.Forget(name)
+		layout, err := c.Locations(t.Context(), name, 0, -1)
+		must(t, err)
+		return !slices.ContainsFunc(layout.Blocks, func(b hdfs.Block) bool { return len(b.Replicas) < 3 })
+	})
 
 	wantFile(t, c, name, want)
 	if rec.local != int64(len(want)) || rec.read[h.DataNodes[1].IP] != int64(len(want)) {
 		t.Errorf("read by DataNode: %v, locally %d of %d bytes", rec.read, rec.local, len(want))
 	}
-	// The local DataNode stops in the middle of the first block.
+	// The local DataNode is killed in the middle of the first block.
 	r, err := c.Open(t.Context(), name, 0, -1)
 	must(t, err)
 	defer r.Close()
 	got := make([]byte, len(want))
 	_, err = io.ReadFull(r, got[:100_000])
 	must(t, err)
-	stopDataNode(t, h, 2)
+	killDataNode(t, h, 2)
 	_, err = io.ReadFull(r, got[100_000:])
 	must(t, err)
 	if !bytes.Equal(got, want) {
@@ -165,7 +185,7 @@ func TestMissingBlockIsNamed(t *testing.T) {
 	must(t, h.Load(t.Context(), local, name, mib, 1, 2, 3))
 	layout, err := c.Locations(t.Context(), name, 0, -1)
 	must(t, err)
-	must(t, h.StopDataNode(t.Context(), 2))
+	must(t, h.KillDataNode(t.Context(), 2))
 	restart := sync.OnceValue(func() error { return h.StartDataNode(context.WithoutCancel(t.Context()), 2) })
 	defer restart()
 
@@ -206,7 +226,7 @@ func TestMissingBlockIsNamed(t *testing.T) {
 	}
 	_, err = hdfs.ReadFile(t.Context(), c, name, 1<<30)
 	check("when the NameNode knows", err)
-	// A reader that waits continues once the DataNode is back.
+	// A reader that waits continues once the DataNode is back, with what it had on its disk.
 	patient, err := client.New(client.Options{NameNodes: []string{h.NameNode}, User: "root", MissingWait: time.Minute})
 	must(t, err)
 	defer patient.Close()
@@ -265,6 +285,61 @@ func TestCallsSurviveNameNodeRestart(t *testing.T) {
 	}
 	wantFile(t, c, name+".moved", want)
 	wantFile(t, c, path.Join(dir, "new"), want)
+}
+
+// What a NameNode has acknowledged is there, once, after it was killed during a commit, which goes on as it is back; and so
+// does the writer of a file.
+func TestChangesSurviveKilledNameNode(t *testing.T) {
+	h := cluster(t)
+	c, dir := newClient(t, client.Options{WaitLimit: 2 * time.Minute})
+	open, want := path.Join(dir, "open"), randomBytes(4*mib, 1)
+	w, err := c.Create(t.Context(), open, hdfs.CreateOptions{BlockSizeBytes: mib, Replication: 2})
+	must(t, err)
+	half := mib + mib/2 // a whole block and a part of the next
+	_, err = w.Write(want[:half])
+	must(t, err)
+
+	from, to := path.Join(dir, "from"), path.Join(dir, "to")
+	must(t, c.Mkdir(t.Context(), from))
+	must(t, c.Mkdir(t.Context(), to))
+	const files, before = 40, 5
+	name := func(i int) string { return fmt.Sprintf("part-%05d", i) }
+	var renamed atomic.Int64
+	done := make(chan error, 1)
+	go func() {
+		for i := range files {
+			err := hdfs.WriteFile(t.Context(), c, path.Join(from, name(i)), []byte(name(i)), hdfs.CreateOptions{})
+			if err == nil {
+				err = c.Rename(t.Context(), path.Join(from, name(i)), path.Join(to, name(i)))
+			}
+			if err != nil {
+				done <- err
+				return
+			}
+			renamed.Add(1)
+		}
+		done <- nil
+	}()
+	await(t, "the first renames", func() bool { return renamed.Load() >= before })
+	must(t, h.KillNameNode(t.Context()))
+	t.Logf("killed with %d of %d files renamed", renamed.Load(), files)
+	must(t, h.StartNameNode(t.Context()))
+	_, err = w.Write(want[half:])
+	must(t, err)
+	must(t, w.Commit())
+	must(t, <-done)
+
+	wantFile(t, c, open, want)
+	left, err := c.List(t.Context(), from)
+	must(t, err)
+	there, err := c.List(t.Context(), to)
+	must(t, err)
+	if len(left) != 0 || len(there) != files {
+		t.Errorf("%d files are renamed, and these are not: %v", len(there), left)
+	}
+	for i := range files {
+		wantFile(t, c, path.Join(to, name(i)), []byte(name(i)))
+	}
 }
 
 func TestCallsWaitForSafeModeToEnd(t *testing.T) {
@@ -335,9 +410,9 @@ func TestUploadRetriesAfterPipelineFailure(t *testing.T) {
 		if attempts > 1 {
 			return io.NopCloser(bytes.NewReader(want)), nil
 		}
-		// One of the three DataNodes of the only block stops in its middle.
-		stop := &hookReader{r: bytes.NewReader(want), offset: 10 * mib, hook: func() { stopDataNode(t, h, 2) }}
-		return io.NopCloser(stop), nil
+		// One of the three DataNodes of the only block is killed in its middle.
+		kill := &hookReader{r: bytes.NewReader(want), offset: 10 * mib, hook: func() { killDataNode(t, h, 2) }}
+		return io.NopCloser(kill), nil
 	})
 	must(t, err)
 	if n != int64(len(want)) || attempts < 2 || len(failures) != attempts-1 {
