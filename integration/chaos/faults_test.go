@@ -104,7 +104,7 @@ var kinds = []struct {
 	{2, (*chaos).machineStill}, {2, (*chaos).machineCut}, {1, (*chaos).machineMute}, {1, (*chaos).machineDeaf}, {1, (*chaos).machinePower},
 	{1, (*chaos).machineLoses}, {1, (*chaos).machineLinkSlow}, {2, (*chaos).machinesApart},
 	{2, (*chaos).machineClock}, {1, (*chaos).machineDiskFull}, {1, (*chaos).machineDiskSlow},
-	{1, (*chaos).hdfsStill}, {2, (*chaos).dataNodeDown}, {1, (*chaos).nameNodeDown},
+	{1, (*chaos).hdfsStill}, {1, (*chaos).dataNodeDown}, {1, (*chaos).nameNodeDown}, {2, (*chaos).dataNodeKilled}, {2, (*chaos).nameNodeKilled},
 }
 
 // makersOf returns what makes the kinds whose names match, each as often as its weight.
@@ -368,12 +368,28 @@ func (h *chaos) hdfsStill(plan) injection {
 	return h.ofHDFS("stands still", func() error { return h.bed.HDFS.Pause(h.ctx) }, func() error { return h.bed.HDFS.Continue(h.ctx) })
 }
 
-func (h *chaos) dataNodeDown(p plan) injection {
-	f := h.ofHDFS("DataNode down", func() error { return h.bed.HDFS.StopDataNode(h.ctx, p.machine) }, func() error { return h.bed.HDFS.StartDataNode(h.ctx, p.machine) })
+func (h *chaos) ofDataNode(p plan, kind string, begin func(context.Context, int) error) injection {
+	f := h.ofHDFS(kind, func() error { return begin(h.ctx, p.machine) }, func() error { return h.bed.HDFS.StartDataNode(h.ctx, p.machine) })
 	f.what += fmt.Sprintf(" (of n%d)", p.machine)
 	return f
 }
 
+func (h *chaos) dataNodeDown(p plan) injection {
+	return h.ofDataNode(p, "DataNode down", h.bed.HDFS.StopDataNode)
+}
+
+func (h *chaos) dataNodeKilled(p plan) injection {
+	return h.ofDataNode(p, "DataNode killed", h.bed.HDFS.KillDataNode)
+}
+
+func (h *chaos) ofNameNode(kind string, begin func(context.Context) error) injection {
+	return h.ofHDFS(kind, func() error { return begin(h.ctx) }, func() error { return h.bed.HDFS.StartNameNode(h.ctx) })
+}
+
 func (h *chaos) nameNodeDown(plan) injection {
-	return h.ofHDFS("NameNode down", func() error { return h.bed.HDFS.StopNameNode(h.ctx) }, func() error { return h.bed.HDFS.StartNameNode(h.ctx) })
+	return h.ofNameNode("NameNode down", h.bed.HDFS.StopNameNode)
+}
+
+func (h *chaos) nameNodeKilled(plan) injection {
+	return h.ofNameNode("NameNode killed", h.bed.HDFS.KillNameNode)
 }
