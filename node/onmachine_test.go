@@ -24,7 +24,11 @@ import (
 )
 
 func TestOnMachine(t *testing.T) {
-	onmachine.Run(t, "^TestMachine", 16*time.Minute, "DROVER_TEST_NODE=1")
+	limit := 20 * time.Minute
+	if os.Getenv("DROVER_SOAK") != "" {
+		limit = 3 * time.Hour
+	}
+	onmachine.Run(t, "^TestMachine", limit, "DROVER_TEST_NODE=1", "DROVER_SOAK="+os.Getenv("DROVER_SOAK"))
 }
 
 // onContainers configures a node with containerd, cgroups, quotas and helper
@@ -326,4 +330,98 @@ func TestMachineUsedAgain(t *testing.T) {
 		all, err := engine.List(t.Context())
 		return err == nil && len(all) == 0
 	})
+}
+
+// Programs that are hard to stop. Each prints a line again and again.
+const (
+	// Waits for its disk nearly all the time.
+	syncsAlways = `while :; do dd if=/dev/zero of=/task/f bs=1M count=1 conv=fsync 2>/dev/null || exit 1; echo synced; done`
+	// Uses 200 MiB again and again, and checks them.
+	usesAlways = `
+block = bytes(range(256)) * 16
+b = bytearray(block) * (200 << 8)
+while True:
+    for i in range(0, len(b), 4096):
+        assert b[i + 1:i + 4096] == block[1:], i
+        b[i] ^= 1
+    print("used", flush=True)`
+	// Has a child between vfork and exec for much of the time: it opens files before.
+	vforksAlways = `
+import os
+before = [(os.POSIX_SPAWN_OPEN, 9, "/dev/null", os.O_RDONLY, 0)] * 500
+while True:
+    _, status = os.waitpid(os.posix_spawn("/bin/true", ["true"], {}, file_actions=before), 0)
+    assert status == 0, status
+    print("ran", flush=True)`
+)
+
+// Tasks that criu could not stop at some moments are dumped whenever that is asked for, and go on.
+func TestMachineDumps(t *testing.T) {
+	n := newTestNode(t, nil)
+	onContainers(t, n)
+	n.start()
+	tries := 5
+	if os.Getenv("DROVER_SOAK") != "" {
+		tries = 50
+	}
+	for task, c := range []struct {
+		name     string
+		command  []string
+		demand   *droverv1.Resources
+		swapping bool // its memory comes back from swap at the time
+	}{
+		{"syncs", []string{"sh", "-c", syncsAlways}, &droverv1.Resources{Cpu: 500, Memory: 64 << 20, Io: 1000_000}, false},
+		{"comes back from swap", []string{"python3", "-c", usesAlways}, &droverv1.Resources{Cpu: 1000, Memory: 256 << 20, Io: 8 << 20}, true},
+		{"vforks", []string{"python3", "-c", vforksAlways}, &droverv1.Resources{Cpu: 500, Memory: 64 << 20, Io: 8 << 20}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := rootfs(groupTask(int32(task), c.command...))
+			w.Spec.Demand = c.demand
+			t.Cleanup(func() {
+				n.remove(w)
+				n.await(t, w, gone)
+			})
+			n.put(w)
+			n.await(t, w, running)
+			goesOn := func() {
+				t.Helper()
+				from := n.countLogLines(w)
+				poll(t, "another line of the task", func() bool {
+					if s := n.get(w); s.GetPhase() != running {
+						t.Fatalf("it is %s: %s %q", s.GetPhase(), s.GetMessage(), s.GetStderrTail())
+					}
+					return n.countLogLines(w) > from+1
+				})
+			}
+			goesOn()
+			for try := 1; try <= tries; try++ {
+				if c.swapping {
+					n.requestLevel(w, levelSwapped)
+					if s := n.awaitLevel(w, levelSwapped); s.GetSwapOccupied() < 190<<20 {
+						t.Fatalf("try %d: %d bytes are in swap", try, s.GetSwapOccupied())
+					}
+					n.requestLevel(w, levelRunning)
+					n.awaitLevel(w, levelRunning)
+				}
+				n.requestLevel(w, levelCheckpointed)
+				start, s := time.Now(), n.get(w)
+				poll(t, "a dump", func() bool {
+					s = n.get(w)
+					return s.GetLevel() == levelCheckpointed || s.GetTargetRefused() != 0 || s.GetPhase() != running
+				})
+				var steps []string
+				for _, x := range s.GetLevelSteps() {
+					steps = append(steps, fmt.Sprintf("%s %d ms %s", x.GetStep(), x.GetDurationUs()/1000, x.GetError()))
+				}
+				t.Logf("try %d: %s after %s: %s", try, s.GetLevel(), time.Since(start).Round(time.Millisecond), strings.Join(steps, ", "))
+				if s.GetLevel() != levelCheckpointed {
+					t.Fatalf("try %d: at %s, %s, refused %s: %q %q", try, s.GetPhase(), s.GetLevel(), s.GetTargetRefused(), s.GetLevelNote(), s.GetMessage())
+				}
+				n.requestLevel(w, levelRunning)
+				n.awaitLevel(w, levelRunning)
+				goesOn()
+			}
+		})
+	}
+	n.checkNothingLeft()
 }
