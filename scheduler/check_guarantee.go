@@ -198,17 +198,17 @@ func (s *State) GuaranteeIncludes(j *Job) bool {
 
 // IsViolated reports whether a policy recorded that the guarantee of a job, or of its project, is violated (ViolatedState).
 // O(1).
-func (s *State) IsViolated(j *Job) bool {
-	p := s.projects[j.Spec.Project]
+func (rs Reservations) IsViolated(j *Job) bool {
+	p := rs.s.projects[j.Spec.Project]
 	return j.HasState(ViolatedState) || (p != nil && p.HasState(ViolatedState))
 }
 
 // countsAsViolated reports whether this decision or an earlier one recorded that the guarantee of a job or project is
-// violated, and why. A policy asks State.IsViolated, to which it has applied its own records already; Check is independent of
-// it, and counts those of the decision beside a State that has none of them.
+// violated, and why. A policy asks Reservations.IsViolated of a State to which it has applied its records; Check is
+// independent of it, and counts those of the decision beside a State that has none of them.
 func (c *checker) countsAsViolated(job JobID, project ProjectID) bool {
 	j, p := c.s.jobs[job], c.s.projects[project]
-	return c.recordsViolation(job, project) || (j != nil && c.s.IsViolated(j)) || (p != nil && p.HasState(ViolatedState))
+	return c.recordsViolation(job, project) || (j != nil && c.s.Reservations().IsViolated(j)) || (p != nil && p.HasState(ViolatedState))
 }
 
 // recordsViolation reports whether a policy state of the decision says that the guarantee of a job or project is violated.

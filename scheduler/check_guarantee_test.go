@@ -335,7 +335,7 @@ func TestCheckAndStateAgreeOnViolations(t *testing.T) {
 			if !before {
 				must(t, w.State.PolicyStates().Apply(record))
 			}
-			if violated := w.State.IsViolated(w.State.Job(1)); allowed != violated {
+			if violated := w.State.Reservations().IsViolated(w.State.Job(1)); allowed != violated {
 				t.Errorf("%s, recorded before: %v: Check lets its task be suspended: %v, the State counts its guarantee as violated: %v", name, before, allowed, violated)
 			}
 		}

@@ -59,7 +59,7 @@ func memoryClaim(s *scheduler.State, a *scheduler.Attempt) scheduler.Claim {
 // the node can preempt it. fixed is false if the result moves with time.
 func (x assumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, nonPreemptible bool, now scheduler.Time) (at scheduler.Time, fixed bool) {
 	g := s.StageOf(a)
-	preemptible := s.IsViolated(g.Job) && s.Node(a.Node).Spec.Levels.FreesMemory()
+	preemptible := s.Reservations().IsViolated(g.Job) && s.Node(a.Node).Spec.Levels.FreesMemory()
 	bound := g.Bound()
 	switch end, known := locality.PredictedEnd(s, a); {
 	case a.Level.Suspended() && bound > 0:

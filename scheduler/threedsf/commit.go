@@ -62,7 +62,7 @@ func (b *plan) ownerOfState(n scheduler.PolicyState) *owner {
 // reserveOwner makes the State's reservations of one owner those of the plan. It
 // returns false if the cycle has no actions left.
 func (b *plan) reserveOwner(o *owner) bool {
-	all, violated := true, b.p.c.s.IsViolated(o.jobs[0])
+	all, violated := true, b.p.c.s.Reservations().IsViolated(o.jobs[0])
 	b.planner.ScanOf(o.id, func(x *backfill.PlannedTask) {
 		if all {
 			all = b.reserveTask(o, x, violated)

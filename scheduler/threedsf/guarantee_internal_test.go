@@ -216,7 +216,7 @@ func (w *planWorld) requirePlan(t *testing.T, g *Guarantees) (planned int) {
 		if status != statusGuaranteed {
 			continue
 		}
-		if w.State.IsViolated(j) {
+		if w.State.Reservations().IsViolated(j) {
 			t.Fatalf("at %v: the guarantee of job %d is violated although all tasks end by their bounds", w.Now.Sub(0), j.Spec.ID)
 		}
 		due := j.Spec.Deadline

@@ -177,7 +177,7 @@ func (w *jobCache) inspect(j *scheduler.Job) cachedJob {
 	x.overrunAt = w.overrunTime(j)
 	accepted, _ := w.v.s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.AcceptedState, Job: j.Spec.ID})
 	x.accepted = accepted.At
-	if placed < waiting && !w.v.s.IsViolated(j) {
+	if placed < waiting && !w.v.s.Reservations().IsViolated(j) {
 		x.retryDeadline = w.retryDeadline(j)
 	}
 	return x
@@ -222,7 +222,7 @@ func jobFingerprint(j *scheduler.Job, waiting int32) uint64 {
 // Never if that is violated already.
 func (w *jobCache) overrunTime(j *scheduler.Job) scheduler.Time {
 	first := scheduler.Never
-	if j.Live == 0 || w.v.s.IsViolated(j) {
+	if j.Live == 0 || w.v.s.Reservations().IsViolated(j) {
 		return first
 	}
 	for _, g := range j.Stages {

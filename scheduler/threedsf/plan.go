@@ -121,7 +121,7 @@ func (b *plan) owner(id scheduler.ProjectID) *owner {
 func (b *plan) recordViolations(list []backfill.Violation) {
 	for _, x := range list {
 		o := b.owner(x.Project)
-		if o == nil || o.requested || b.p.c.s.IsViolated(o.jobs[0]) {
+		if o == nil || o.requested || b.p.c.s.Reservations().IsViolated(o.jobs[0]) {
 			continue
 		}
 		n := len(b.p.survey.violations)

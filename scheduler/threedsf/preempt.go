@@ -26,7 +26,7 @@ func (p *preemption) init(open *openNodes) {
 // isProtected reports whether a job is not preempted. One whose deadline is accepted without a
 // guarantee, or with one that is violated, gives way to a guarantee that is due.
 func (p *preemption) isProtected(j *scheduler.Job) bool {
-	return p.c.hasProjectGuarantee(j) || (p.c.inLane(j) && (!p.preemptor.ForDueReservation || (j.IsDeadlineGuaranteed() && !p.c.s.IsViolated(j))))
+	return p.c.hasProjectGuarantee(j) || (p.c.inLane(j) && (!p.preemptor.ForDueReservation || (j.IsDeadlineGuaranteed() && !p.c.s.Reservations().IsViolated(j))))
 }
 
 // victimsForDue finds victims on a node for a task whose reservation there is due.

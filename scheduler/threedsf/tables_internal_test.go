@@ -142,8 +142,8 @@ func TestProjectGuaranteeNeedsAllItsJobs(t *testing.T) {
 			if got := v.guaranteeStatus(j); got != x.status {
 				t.Errorf("status %d, want %d", got, x.status)
 			}
-			if v.hasProjectGuarantee(j) != x.guaranteed || v.wasRefused(j) != x.refused || w.State.IsViolated(j) != x.over {
-				t.Errorf("guaranteed %v, refused %v, violated %v, want %v, %v, %v", v.hasProjectGuarantee(j), v.wasRefused(j), w.State.IsViolated(j), x.guaranteed, x.refused, x.over)
+			if v.hasProjectGuarantee(j) != x.guaranteed || v.wasRefused(j) != x.refused || w.State.Reservations().IsViolated(j) != x.over {
+				t.Errorf("guaranteed %v, refused %v, violated %v, want %v, %v, %v", v.hasProjectGuarantee(j), v.wasRefused(j), w.State.Reservations().IsViolated(j), x.guaranteed, x.refused, x.over)
 			}
 		})
 	}

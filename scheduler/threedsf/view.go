@@ -94,7 +94,7 @@ func (v *view) guaranteeStatus(j *scheduler.Job) guaranteeStatus {
 		switch {
 		case !v.joins(j):
 			return status
-		case j.HasState(scheduler.RefusedState) || v.s.IsViolated(j):
+		case j.HasState(scheduler.RefusedState) || v.s.Reservations().IsViolated(j):
 			return statusNone
 		default:
 			return statusRequested

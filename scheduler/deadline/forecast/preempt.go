@@ -168,11 +168,11 @@ func (p *Forecaster) preemptVictims(w *jobState, g *stageState) bool {
 
 // isVictim reports whether a task runs and may be suspended for others.
 func (p *Forecaster) isVictim(x *taskState) bool {
-	return x.job != nil && !x.cancelled && p.givesWay(&p.nodes[x.node], x.job)
+	return x.job != nil && !x.cancelled && x.job.givesWayOn(&p.nodes[x.node])
 }
 
-// givesWay reports whether a task of a job is suspended on a node when a guarantee needs what it occupies.
-func (p *Forecaster) givesWay(n *nodeState, w *jobState) bool {
+// givesWayOn reports whether a task of a job is suspended on a node when a guarantee needs what it occupies.
+func (w *jobState) givesWayOn(n *nodeState) bool {
 	return w.lane > laneDeadline && w.spec.Project == 0 && n.canSuspend
 }
 

@@ -99,7 +99,7 @@ func (p *Forecaster) startReserved(x *taskState) {
 // freeFor returns what is free on a node for a task of a stage that starts now: not what is reserved before the task is
 // to end. Regular tasks on a node that can suspend leave it in time.
 func (p *Forecaster) freeFor(n *nodeState, w *jobState, g *stageState) scheduler.Resources {
-	if len(n.reserved) == 0 || p.givesWay(n, w) {
+	if len(n.reserved) == 0 || w.givesWayOn(n) {
 		return n.free
 	}
 	return n.free.Sub(mostReserved(p.overlapping(n.reserved, w, g)))

@@ -483,7 +483,7 @@ func (p *Forecaster) placeOne(w *jobState) bool {
 	}
 	leavesCaps := p.leavesCaps(w, g)
 	for i := range p.nodes {
-		if n := &p.nodes[i]; p.takes(n, w, g) && (leavesCaps || p.givesWay(n, w)) && g.spec.Demand.Fits(n.free) && g.spec.Demand.Fits(p.freeFor(n, w, g)) {
+		if n := &p.nodes[i]; p.takes(n, w, g) && (leavesCaps || w.givesWayOn(n)) && g.spec.Demand.Fits(n.free) && g.spec.Demand.Fits(p.freeFor(n, w, g)) {
 			p.place(w, g, int32(i))
 			return true
 		}
