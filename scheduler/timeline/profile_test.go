@@ -168,6 +168,22 @@ func TestTimelineMatchesThePapersList(t *testing.T) {
 	})
 }
 
+// The first time at which a need does not fit is in the range that is asked about, or there is none.
+func TestFirstMisfit(t *testing.T) {
+	var p Profile
+	b := p.AddBin([]int64{4})
+	p.Reserve(b, -1, 10, 20, &Need{Base: []int64{3}})
+	for _, x := range []struct {
+		from, to Time
+		need     int64
+		want     Time
+	}{{0, 30, 2, 10}, {0, Never, 2, 10}, {0, 10, 2, Never}, {15, 30, 2, 15}, {20, 30, 2, Never}, {0, 30, 1, Never}, {0, 30, 5, 0}} {
+		if got := p.FirstMisfit(b, -1, x.from, x.to, &Need{Base: []int64{x.need}}); got != x.want {
+			t.Errorf("%d does not fit first in [%d, %d) at %d, want %d", x.need, x.from, x.to, got, x.want)
+		}
+	}
+}
+
 // Releasing every reservation leaves one step with the full capacity.
 func TestReleaseRestoresTheProfile(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed.New(t), 2))
