@@ -81,8 +81,10 @@ func HostCommand(entry, archive string, options []string, folder, table, nameNod
 	if archive != "" {
 		options = append(options, "-XX:SharedArchiveFile="+archive)
 	}
-	// Standard output has answers alone: what the JVM itself has to say goes to standard error.
+	// Standard output has answers alone: what the JVM itself has to say goes to standard error. A JVM that is killed leaves
+	// temporary folders behind.
 	argv := append([]string{"java", "-Xmx" + strconv.Itoa(heapMB) + "m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+		"-Djava.io.tmpdir=" + folder,
 		"-XX:+DisplayVMOutputToStderr", "-Xlog:disable", "-Xlog:all=warning:stderr"}, options...)
 	argv = append(argv, "-cp", ClassPath(entry),
 		"HdfsHost", folder, table, nameNode, strconv.FormatInt(heartbeat.Milliseconds(), 10),
@@ -121,6 +123,9 @@ func makeClassArchive(ctx context.Context, dir, hdfs string) error {
 	table, sample := filepath.Join(dir, "table"), filepath.Join(dir, "sample")
 	// A random part of loopback's 16 million addresses, to avoid another HDFS.
 	base := fmt.Sprintf("127.%d.%d.", 1+rand.IntN(254), rand.IntN(256))
+	if err := os.Mkdir(data, 0o755); err != nil {
+		return err
+	}
 	for path, text := range map[string]string{table: base + "11 /r1\n", sample: "sample\n"} {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			return err
