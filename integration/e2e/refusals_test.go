@@ -86,19 +86,38 @@ func TestLiveNamesAndOutputsAreReserved(t *testing.T) {
 	s.awaitClean(time.Minute)
 }
 
-// Without a NameNode a submission waits up to its limit and then reports it.
-func TestNameNodeDown(t *testing.T) {
-	s := newFixture(t, 6*time.Minute)
-	s.putHDFS("/e2e/nn.txt", "x\n")
-	if err := s.testbed.HDFS.StopNameNode(s.ctx); err != nil {
-		t.Fatal(err)
+// While the NameNode is down, a submission waits up to its limit and then reports it. The NameNode is killed for that, then the
+// DataNode with a job's input, and the NameNode again while the job's result is published.
+func TestKilledHDFS(t *testing.T) {
+	s := newFixture(t, 8*time.Minute)
+	h := s.testbed.HDFS
+	do := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
+	s.putHDFS("/e2e/nn.txt", "x\n") // one block, on DataNode 1
+	do(h.KillNameNode(s.ctx))
 	s.mustRefuse([]string{"NameNode"}, "job", "run", "-detach", s.wordcountFile("nn", "/e2e/nn.txt"))
-	if err := s.testbed.HDFS.StartNameNode(s.ctx); err != nil {
-		t.Fatal(err)
+	do(h.StartNameNode(s.ctx))
+	do(h.AwaitLive(s.ctx, len(s.testbed.Nodes), time.Minute))
+
+	s.mustRun("job", "run", "-detach", s.wordcountFile("nn", "/e2e/nn.txt"))
+	do(h.KillDataNode(s.ctx, 1))
+	do(h.StartDataNode(s.ctx, 1))
+	fs := s.hdfsClient()
+	s.waitUntil(4*time.Minute, "the beginning of the commit", func() error {
+		_, err := fs.Stat(s.ctx, "/e2e/nn") // made as it begins
+		return err
+	})
+	do(h.KillNameNode(s.ctx))
+	t.Logf("killed while the job is in %s", s.jobStatus("nn").Job.State)
+	do(h.StartNameNode(s.ctx))
+	if r := s.waitJob("nn"); r.ExitCode != 0 {
+		t.Fatalf("the job failed:\n%s%s", r.Stdout, r.Stderr)
 	}
-	if err := s.testbed.HDFS.AwaitLive(s.ctx, len(s.testbed.Nodes), time.Minute); err != nil {
-		t.Fatal(err)
+	if got := s.readParts("/e2e/nn"); got != "x\t1\n" {
+		t.Errorf("the result is %q", got)
 	}
-	s.mustRun("job", "run", s.wordcountFile("nn", "/e2e/nn.txt"))
 }
