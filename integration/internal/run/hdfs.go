@@ -16,7 +16,7 @@ import (
 	"github.com/drover-run/drover/integration/testbed"
 )
 
-// hdfsReadyLimit limits the start of the daemons; it takes 5 s on an idle machine.
+// hdfsReadyLimit limits the start of the daemons; it takes 7 to 10 s on a busy machine.
 const hdfsReadyLimit = 2 * time.Minute
 
 // hdfsBlockBytes is the default block size, small so that small files have many blocks.
