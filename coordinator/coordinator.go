@@ -66,6 +66,7 @@ type core struct {
 	auditor       *auditor
 	pools         *pools
 	registrations *rates // of nodes, that change something
+	registering   *nodeClaims
 	watchTurns    *turns // for open watches of jobs
 	submitting    *nameClaims
 
@@ -159,7 +160,7 @@ func newCore(ctx context.Context, cfg Config) *core {
 	c.disk = &diskGuard{configured: cfg.DiskReserve, space: cfg.diskSpace}
 	c.pools, c.uploads = newPools(cfg.limits), newUploadLedger(c)
 	c.watchTurns = newTurns("watches", 2, 1, int(cfg.limits.streams/8)).withBudget(lookBudget)
-	c.registrations = newRates(registerRate)
+	c.registrations, c.registering = newRates(registerRate), &nodeClaims{names: map[string]bool{}}
 	c.certificates = newCertificates(cfg.Certificate)
 	c.tokens = newTokens(c)
 	c.secretKeys = openSecretKeys(cfg)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
@@ -51,6 +52,27 @@ func requireNode(ctx context.Context, name string) error {
 	}
 }
 
+// nodeClaims are the names of the nodes that are being registered.
+type nodeClaims struct {
+	mu    sync.Mutex
+	names map[string]bool
+}
+
+// claim refuses a registration of a node while an earlier one of its name is on its way into the log.
+func (c *nodeClaims) claim(name string) (leave func(), err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.names[name] {
+		return nil, fault.Overload("node %s is still being registered by an earlier call: try again in a second", name)
+	}
+	c.names[name] = true
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.names, name)
+	}, nil
+}
+
 // session returns the node of a report or watch; again reports that it must
 // register again, because it was lost or has another epoch.
 func (s *nodeService) session(ctx context.Context, id int32, epoch uint64) (n *facts.Node, again bool, err error) {
@@ -93,6 +115,7 @@ func (s *nodeService) Register(ctx context.Context, req *connect.Request[droverv
 		return nil, err
 	}
 	info = proto.CloneOf(info)
+	info.Registration = req.Msg.GetRegistration()
 	io := int64(0)
 	for _, d := range info.GetDisks() {
 		io += d.GetIo()
@@ -104,38 +127,58 @@ func (s *nodeService) Register(ctx context.Context, req *connect.Request[droverv
 	if err := checkNode(info); err != nil {
 		return nil, fault.New(fault.Invalid, "this node cannot be used: %w", err)
 	}
-	var same bool
-	var n *facts.Node
-	var cluster string
-	var clusterEpoch uint64
-	s.core.view(func(f *facts.Facts) {
-		n, same = f.Checks().RegistrationUnchanged(info, req.Msg.GetEpoch())
-		cluster, clusterEpoch = f.Cluster(), facts.RestoresOf(f).ClusterEpoch()
-	})
-	id, epoch := int32(0), uint64(0)
-	if same {
-		id, epoch = n.ID, n.Epoch
-	} else {
-		if !s.core.registrations.allow(caller(ctx).name) && caller(ctx).kind != kindLocal {
-			return nil, fault.Overload("node %s registers more than %d times a second: try again in a second", info.GetName(), registerRate)
-		}
-		if n != nil && n.Up && n.Epoch != req.Msg.GetEpoch() {
-			s.core.log.Warn("a node that is up registers anew, and loses its tasks: its data folder is another one, or two daemons have its name",
-				"node", info.GetName(), "address", info.GetAddress(), "address_before", n.Info.GetAddress())
-		}
-		res, err := s.core.propose(ctx, info.GetName(), &droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Epoch: req.Msg.GetEpoch(), Info: info}}})
-		if err = errors.Join(err, res.Err); err != nil {
-			return nil, err
-		}
-		id, epoch = res.Node, res.Epoch
-		s.core.view(func(f *facts.Facts) { n = f.Node(id) })
-		s.core.wanted.registerNode(n)
+	leave, err := s.core.registering.claim(info.GetName())
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	id, epoch, err := s.assignEpoch(ctx, info, req.Msg.GetEpoch())
+	if err != nil {
+		return nil, err
 	}
 	if !s.core.sessions.register(id, epoch, s.core.now()) {
 		return nil, fault.New(fault.Unavailable, "node %s did not report for as long as its lease, and is being declared lost: register again in a second", info.GetName())
 	}
+	var cluster string
+	var clusterEpoch uint64
+	s.core.view(func(f *facts.Facts) { cluster, clusterEpoch = f.Cluster(), facts.RestoresOf(f).ClusterEpoch() })
 	return connect.NewResponse(&droverv1.RegisterResponse{Node: id, Epoch: epoch, Term: termOf(ctx), LeaseMs: s.core.cfg.Lease.Milliseconds(),
 		ReportIntervalMs: s.core.cfg.ReportInterval.Milliseconds(), Cluster: cluster, ClusterEpoch: clusterEpoch, Protocol: version.Protocol}), nil
+}
+
+// assignEpoch returns the number and the epoch of a node that registers and knows an epoch, and has them in the log. It is
+// not called twice at once for one name: what it finds in the facts holds until its entry is applied.
+func (s *nodeService) assignEpoch(ctx context.Context, info *droverv1.NodeInfo, known uint64) (id int32, epoch uint64, err error) {
+	var n *facts.Node
+	var same bool
+	s.core.view(func(f *facts.Facts) {
+		if n = f.NodeByName(info.GetName()); n != nil && n.Up && info.GetRegistration() != "" && n.Info.GetRegistration() == info.GetRegistration() {
+			known = n.Epoch // it was given it, and the answer was lost
+		}
+		same = f.Checks().RegistrationUnchanged(info, known)
+	})
+	if same {
+		return n.ID, n.Epoch, nil
+	}
+	if !s.core.registrations.allow(caller(ctx).name) && caller(ctx).kind != kindLocal {
+		return 0, 0, fault.Overload("node %s registers more than %d times a second: try again in a second", info.GetName(), registerRate)
+	}
+	if n != nil && n.Up && n.Epoch != known {
+		s.core.log.Warn("a node that is up registers anew, and loses its tasks: its data folder is another one, or two daemons have its name",
+			"node", info.GetName(), "address", info.GetAddress(), "address_before", n.Info.GetAddress())
+	}
+	// The term has the entry refused where another leader has registered nodes since. A caller who is gone does not end
+	// the wait: the next call, perhaps of the same registration, is to find the outcome.
+	e := &droverv1.Entry{Term: termOf(ctx), Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Epoch: known, Info: info}}}
+	res, err := s.core.propose(context.WithoutCancel(ctx), info.GetName(), e)
+	if errors.Is(res.Err, fault.Conflict) {
+		res.Err = fault.New(fault.Unavailable, "register again: %v", res.Err) // a new node ends at a Conflict
+	}
+	if err = errors.Join(err, res.Err); err != nil {
+		return 0, 0, err
+	}
+	s.core.view(func(f *facts.Facts) { s.core.wanted.registerNode(f.Node(res.Node)) })
+	return res.Node, res.Epoch, nil
 }
 
 // Watch streams the changes of a node's wanted set.

@@ -68,6 +68,7 @@ type daemon struct {
 	load          machineLoad
 	prober        *prober
 	attempts      *attemptTable
+	registration  string // of the session loop: the token of the registration that has no answer yet; "" if each has one
 	dumpSource    *dumpSource
 	closers       []func() error
 

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	cryptorand "crypto/rand"
 	"errors"
 	"math/rand" // which a simulation can seed
 	"time"
@@ -99,8 +100,14 @@ func (d *daemon) runSession(ctx context.Context, ready func(address string)) err
 func (d *daemon) register(ctx context.Context) (*droverv1.RegisterResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, registerLimit)
 	defer cancel()
+	// An answer that is lost may have given the node an epoch. The coordinator knows by the token that the node, which
+	// registers again, has run nothing in it. A daemon that is started anew has another token, also on an old copy of its
+	// data folder, which does not know what ran.
+	if d.registration == "" {
+		d.registration = cryptorand.Text()
+	}
 	sent := d.exclusive.lease.now()
-	res, err := d.cfg.Coordinator.Register(ctx, connect.NewRequest(&droverv1.RegisterRequest{Node: d.prober.info(), Epoch: d.attempts.epoch(), Protocol: version.Protocol}))
+	res, err := d.cfg.Coordinator.Register(ctx, connect.NewRequest(&droverv1.RegisterRequest{Node: d.prober.info(), Epoch: d.attempts.epoch(), Protocol: version.Protocol, Registration: d.registration}))
 	if err != nil {
 		return nil, wire.FromError(err)
 	}
@@ -111,6 +118,7 @@ func (d *daemon) register(ctx context.Context) (*droverv1.RegisterResponse, erro
 	if err != nil {
 		return nil, err
 	}
+	d.registration = ""
 	d.enterEpoch(id)
 	d.renewLease(sent, res.Msg.GetLeaseMs())
 	d.log.Info("registered", "node", id.Node, "epoch", id.Epoch, "term", id.Term, "cluster", id.Cluster)

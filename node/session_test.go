@@ -1,6 +1,7 @@
 package node
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -58,5 +59,35 @@ func TestNewLeaderGetsAFullReport(t *testing.T) {
 				t.Errorf("%d registrations with the new leader", n-registrations)
 			}
 		})
+	}
+}
+
+// TestARegistrationThatIsSentAgainHasItsToken: the coordinator knows by it that its answer was lost. The next registration has
+// another one, and so has the next daemon.
+func TestARegistrationThatIsSentAgainHasItsToken(t *testing.T) {
+	b := newTestNode(t, programs())
+	b.loseAnswers = true
+	wait := b.startOnly()
+	poll(t, "three registrations without an answer", func() bool { return b.registered() >= 3 })
+	b.mu.Lock()
+	b.loseAnswers = false
+	b.mu.Unlock()
+	wait()
+	b.mu.Lock()
+	first := b.tokens
+	b.registerAgain = true
+	b.mu.Unlock()
+	if first[0] == "" || slices.ContainsFunc(first, func(s string) bool { return s != first[0] }) {
+		t.Errorf("the tokens of one registration are %q", first)
+	}
+	poll(t, "the next registration", func() bool { return b.registered() > len(first) })
+	b.stopDaemon()
+	before := b.registered()
+	b.start()
+	b.mu.Lock()
+	all := slices.Clone(b.tokens)
+	b.mu.Unlock()
+	if second, third := all[len(first)], all[before]; second == first[0] || third == second || second == "" || third == "" {
+		t.Errorf("the tokens of three registrations are %q, %q and %q", first[0], second, third)
 	}
 }

@@ -60,6 +60,7 @@ type fakeCoordinator struct {
 	registeredTerm  uint64 // of the last answer to a registration
 	oldReports      bool   // reports are answered by the leader that registered the node
 	unreachable     bool   // every call fails
+	loseAnswers     bool   // registrations have their effect, and are not answered
 	protocol        uint32
 	registrations   int
 	leaseMS         int64
@@ -77,6 +78,7 @@ type fakeCoordinator struct {
 	silent          chan struct{} // if not nil, watches say nothing until it is closed
 	blobs           map[string][]byte
 	node            *droverv1.NodeInfo // as it last registered
+	tokens          []string           // of the registrations
 	load            *droverv1.NodeLoad // as last reported
 }
 
@@ -96,6 +98,10 @@ func (b *fakeCoordinator) Register(_ context.Context, r *connect.Request[droverv
 	b.node = r.Msg.GetNode()
 	b.registrations++
 	b.registeredTerm = b.term
+	b.tokens = append(b.tokens, r.Msg.GetRegistration())
+	if b.loseAnswers {
+		return nil, errUnreachable
+	}
 	return connect.NewResponse(&droverv1.RegisterResponse{Node: 1, Epoch: b.epoch, Term: b.term, Cluster: "c", ClusterEpoch: b.clusterEpoch, ReportIntervalMs: 50, LeaseMs: b.leaseMS, Protocol: b.protocol}), nil
 }
 

@@ -115,11 +115,16 @@ func (c Checks) CheckTreeDepth(list []*droverv1.Tenant) error {
 	return nil
 }
 
-// RegistrationUnchanged returns the registered node, and reports whether the
-// registration changes nothing, so that no entry is needed.
-func (c Checks) RegistrationUnchanged(info *droverv1.NodeInfo, epoch uint64) (*Node, bool) {
+// RegistrationUnchanged reports whether a registration changes nothing but its
+// token, so that no entry is needed.
+func (c Checks) RegistrationUnchanged(info *droverv1.NodeInfo, epoch uint64) bool {
 	n := c.f.NodeByName(info.GetName())
-	return n, n != nil && n.Up && n.Epoch == epoch && proto.Equal(n.Info, info)
+	if n == nil || !n.Up || n.Epoch != epoch {
+		return false
+	}
+	info = proto.CloneOf(info)
+	info.Registration = n.Info.GetRegistration()
+	return proto.Equal(n.Info, info)
 }
 
 // applyNode registers a node. A node that was lost, or that does not know its

@@ -475,6 +475,7 @@ type NodeInfo struct {
 	Speeds             *SuspendSpeed          `protobuf:"bytes,17,opt,name=speeds,proto3" json:"speeds,omitempty"`                                                                               // of the levels, measured by the probe
 	LevelNotes         []string               `protobuf:"bytes,18,rep,name=level_notes,json=levelNotes,proto3" json:"level_notes,omitempty"`                                                     // why levels are unsupported: "checkpointed: criu is not installed"
 	Features           []string               `protobuf:"bytes,19,rep,name=features,proto3" json:"features,omitempty"`                                                                           // what its program knows beyond those of the first release: mapreduce-keys
+	Registration       string                 `protobuf:"bytes,21,opt,name=registration,proto3" json:"registration,omitempty"`                                                                   // set by the coordinator: of the RegisterRequest by which it knows this
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -642,6 +643,13 @@ func (x *NodeInfo) GetFeatures() []string {
 	return nil
 }
 
+func (x *NodeInfo) GetRegistration() string {
+	if x != nil {
+		return x.Registration
+	}
+	return ""
+}
+
 // SuspendSpeed is the speed of level changes, measured by a node: a fixed time,
 // and bytes of the task's memory per second. A rate of 0 means the fixed time
 // alone.
@@ -762,10 +770,13 @@ func (x *SuspendSpeed) GetTransferBps() int64 {
 }
 
 type RegisterRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          *NodeInfo              `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`       // the last known to the node, 0 for a new node
-	Protocol      uint32                 `protobuf:"varint,3,opt,name=protocol,proto3" json:"protocol,omitempty"` // version of what the two say to each other; the coordinator refuses one that it does not support
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Node     *NodeInfo              `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Epoch    uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`       // the last known to the node, 0 for a new node
+	Protocol uint32                 `protobuf:"varint,3,opt,name=protocol,proto3" json:"protocol,omitempty"` // version of what the two say to each other; the coordinator refuses one that it does not support
+	// Random, and the same until an answer has arrived and is stored: a registration that is sent again since its
+	// answer was lost gets the epoch that it was given first.
+	Registration  string `protobuf:"bytes,4,opt,name=registration,proto3" json:"registration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -819,6 +830,13 @@ func (x *RegisterRequest) GetProtocol() uint32 {
 		return x.Protocol
 	}
 	return 0
+}
+
+func (x *RegisterRequest) GetRegistration() string {
+	if x != nil {
+		return x.Registration
+	}
+	return ""
 }
 
 type RegisterResponse struct {
@@ -3869,7 +3887,7 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\tmixed_bps\x18\x06 \x01(\x03R\bmixedBps\x12\x0e\n" +
 	"\x02io\x18\a \x01(\x03R\x02io\x12\x14\n" +
 	"\x05space\x18\b \x01(\x03R\x05space\x12\x14\n" +
-	"\x05quota\x18\t \x01(\bR\x05quota\"\xeb\x05\n" +
+	"\x05quota\x18\t \x01(\bR\x05quota\"\x8f\x06\n" +
 	"\bNodeInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04rack\x18\x02 \x01(\tR\x04rack\x12+\n" +
@@ -3891,7 +3909,8 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\x06speeds\x18\x11 \x01(\v2\x17.drover.v1.SuspendSpeedR\x06speeds\x12\x1f\n" +
 	"\vlevel_notes\x18\x12 \x03(\tR\n" +
 	"levelNotes\x12\x1a\n" +
-	"\bfeatures\x18\x13 \x03(\tR\bfeatures\x1a;\n" +
+	"\bfeatures\x18\x13 \x03(\tR\bfeatures\x12\"\n" +
+	"\fregistration\x18\x15 \x01(\tR\fregistration\x1a;\n" +
 	"\rVersionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd5\x02\n" +
@@ -3909,11 +3928,12 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\vrestore_bps\x18\t \x01(\x03R\n" +
 	"restoreBps\x12!\n" +
 	"\ftransfer_bps\x18\n" +
-	" \x01(\x03R\vtransferBps\"l\n" +
+	" \x01(\x03R\vtransferBps\"\x90\x01\n" +
 	"\x0fRegisterRequest\x12'\n" +
 	"\x04node\x18\x01 \x01(\v2\x13.drover.v1.NodeInfoR\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1a\n" +
-	"\bprotocol\x18\x03 \x01(\rR\bprotocol\"\xf4\x01\n" +
+	"\bprotocol\x18\x03 \x01(\rR\bprotocol\x12\"\n" +
+	"\fregistration\x18\x04 \x01(\tR\fregistration\"\xf4\x01\n" +
 	"\x10RegisterResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
