@@ -160,6 +160,9 @@ func (s *nodeService) assignEpoch(ctx context.Context, info *droverv1.NodeInfo, 
 	if same {
 		return n.ID, n.Epoch, nil
 	}
+	if err := s.checkDaemon(n, info); err != nil {
+		return 0, 0, err
+	}
 	if !s.core.registrations.allow(caller(ctx).name) && caller(ctx).kind != kindLocal {
 		return 0, 0, fault.Overload("node %s registers more than %d times a second: try again in a second", info.GetName(), registerRate)
 	}
@@ -179,6 +182,21 @@ func (s *nodeService) assignEpoch(ctx context.Context, info *droverv1.NodeInfo, 
 	}
 	s.core.view(func(f *facts.Facts) { s.core.wanted.registerNode(f.Node(res.Node)) })
 	return res.Node, res.Epoch, nil
+}
+
+// checkDaemon refuses the name of a node that is up to the daemon of another data folder. It may be on another machine, and
+// what the node runs goes on there: it would be lost, and begin elsewhere, an exclusive task too. Once the node's lease
+// has ended nothing of it runs that must not. Releases that have no ids are believed.
+func (s *nodeService) checkDaemon(n *facts.Node, info *droverv1.NodeInfo) error {
+	if n == nil || !n.Up || n.Info.GetDaemonId() == "" || info.GetDaemonId() == "" || n.Info.GetDaemonId() == info.GetDaemonId() {
+		return nil
+	}
+	if s.core.sessions.refuse(n.ID, n.Epoch, info.GetDaemonId()) {
+		s.core.log.Warn("a daemon with another data folder wants the name of a node that is up: it waits for the end of the node's lease",
+			"node", info.GetName(), "address", info.GetAddress(), "address_of_node", n.Info.GetAddress())
+	}
+	return fault.New(fault.Unavailable, "node %s is up with another data folder, at %s: this daemon gets the name %s after the last report from there. Stop the daemon there, or give this machine another name",
+		info.GetName(), n.Info.GetAddress(), s.core.cfg.Lease)
 }
 
 // Watch streams the changes of a node's wanted set.

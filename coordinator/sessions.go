@@ -25,6 +25,7 @@ type nodeSession struct {
 	reported    bool      // whether it has reported to this leader
 	lost        bool      // its lease has ended: nothing that the node says in this epoch renews it
 	declared    bool      // and its loss is in the facts; kept so that no call that began before opens it again
+	refused     string    // the daemon to which the node's name was refused last
 	load        *droverv1.NodeLoad
 	seen        map[facts.Key]*droverv1.SeenAttempt
 	unknown     map[unknownRun]*droverv1.SeenAttempt // from before a restore, and not in the facts
@@ -79,6 +80,18 @@ func (s *sessions) register(node int32, epoch uint64, now time.Time) (ok bool) {
 		return false
 	}
 	n.heardAt(now)
+	return true
+}
+
+// refuse records that a daemon was refused the name of a node. It reports whether that is news.
+func (s *sessions) refuse(node int32, epoch uint64, daemon string) (news bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[node]
+	if n == nil || n.epoch != epoch || n.refused == daemon {
+		return false
+	}
+	n.refused = daemon
 	return true
 }
 

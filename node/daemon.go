@@ -108,6 +108,9 @@ func newDaemon(cfg Config) (*daemon, error) {
 	if err != nil {
 		return fail(err)
 	}
+	if cfg.Info.DaemonId, err = st.DaemonID(); err != nil {
+		return fail(err)
+	}
 	// The number increases across restarts too, so a coordinator that remembers the
 	// last sequence accepts the next.
 	d.attempts = newAttemptTable(id, uint64(d.clock.Now().UnixMilli()))

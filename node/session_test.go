@@ -1,6 +1,7 @@
 package node
 
 import (
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -63,7 +64,7 @@ func TestNewLeaderGetsAFullReport(t *testing.T) {
 }
 
 // TestARegistrationThatIsSentAgainHasItsToken: the coordinator knows by it that its answer was lost. The next registration has
-// another one, and so has the next daemon.
+// another one, and so has the next daemon. The daemon's id is that of its data folder.
 func TestARegistrationThatIsSentAgainHasItsToken(t *testing.T) {
 	b := newTestNode(t, programs())
 	b.loseAnswers = true
@@ -74,7 +75,7 @@ func TestARegistrationThatIsSentAgainHasItsToken(t *testing.T) {
 	b.mu.Unlock()
 	wait()
 	b.mu.Lock()
-	first := b.tokens
+	first, id := b.tokens, b.node.GetDaemonId()
 	b.registerAgain = true
 	b.mu.Unlock()
 	if first[0] == "" || slices.ContainsFunc(first, func(s string) bool { return s != first[0] }) {
@@ -85,9 +86,17 @@ func TestARegistrationThatIsSentAgainHasItsToken(t *testing.T) {
 	before := b.registered()
 	b.start()
 	b.mu.Lock()
-	all := slices.Clone(b.tokens)
+	all, again := slices.Clone(b.tokens), b.node.GetDaemonId()
 	b.mu.Unlock()
 	if second, third := all[len(first)], all[before]; second == first[0] || third == second || second == "" || third == "" {
 		t.Errorf("the tokens of three registrations are %q, %q and %q", first[0], second, third)
+	}
+	b.stopDaemon()
+	b.config.Data = filepath.Join(t.TempDir(), "another")
+	b.start()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if other := b.node.GetDaemonId(); id == "" || again != id || other == id || other == "" {
+		t.Errorf("the ids of the daemon, the next one and one with another data folder are %q, %q and %q", id, again, other)
 	}
 }

@@ -12,6 +12,7 @@
 //	  epoch     uint64  raised after the node was declared lost
 //	  term      uint64  highest seen; a lower one is refused
 //	  revision  uint64  of the wanted set below
+//	  daemon    text    random, made with the file: the coordinator tells machines of one name apart by it
 //	wanted
 //	  <job>.<stage>.<task>.<attempt>.<run>  protobuf WantedAttempt, always with its spec
 //	records

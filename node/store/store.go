@@ -1,6 +1,7 @@
 package store
 
 import (
+	"crypto/rand"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -32,6 +33,7 @@ var (
 	keyEpoch    = []byte("epoch")
 	keyTerm     = []byte("term")
 	keyRevision = []byte("revision")
+	keyDaemon   = []byte("daemon")
 
 	keyClusterEpoch = []byte("cluster_epoch")
 	keyRestored     = []byte("restored")
@@ -166,7 +168,7 @@ func openDB(path string) (db *bbolt.DB, err error) {
 	return bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout, FreelistType: bbolt.FreelistMapType, NoFreelistSync: true})
 }
 
-// initSchema makes the buckets of a new file and checks the schema of an old one.
+// initSchema makes the buckets and the daemon's id of a new file and checks the schema of an old one.
 func initSchema(tx *bbolt.Tx) error {
 	for _, b := range buckets {
 		if _, err := tx.CreateBucketIfNotExists(b); err != nil {
@@ -176,7 +178,7 @@ func initSchema(tx *bbolt.Tx) error {
 	meta := tx.Bucket(bucketMeta)
 	switch v := decodeUint(meta.Get(keyVersion)); {
 	case v == schemaVersion:
-		return nil
+		return nameDaemon(tx)
 	case v > schemaVersion:
 		return newer(tx.DB().Path(), v)
 	}
@@ -187,7 +189,18 @@ func initSchema(tx *bbolt.Tx) error {
 	if err != nil {
 		return err
 	}
-	return meta.Put(keySum, encodeUint(sum))
+	if err := meta.Put(keySum, encodeUint(sum)); err != nil {
+		return err
+	}
+	return nameDaemon(tx)
+}
+
+// nameDaemon gives a file its daemon's id, unless it has one.
+func nameDaemon(tx *bbolt.Tx) error {
+	if tx.Bucket(bucketMeta).Get(keyDaemon) != nil {
+		return nil
+	}
+	return put(tx, bucketMeta, keyDaemon, []byte(rand.Text()))
 }
 
 // ErrUnwritable is in the errors of changes that the disk did not take. They are Unavailable: the
@@ -246,6 +259,16 @@ func (s *Store) Close() error { return s.db.Close() }
 func (s *Store) Identity() (id Identity, err error) {
 	err = s.db.View(func(tx *bbolt.Tx) error {
 		id = identity(tx)
+		return nil
+	})
+	return id, err
+}
+
+// DaemonID returns the random id that the file was given when it was made, or by the first program that knew of ids. It
+// never changes: a file with another one is that of another data folder.
+func (s *Store) DaemonID() (id string, err error) {
+	err = s.db.View(func(tx *bbolt.Tx) error {
+		id = string(tx.Bucket(bucketMeta).Get(keyDaemon))
 		return nil
 	})
 	return id, err

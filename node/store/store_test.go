@@ -199,6 +199,7 @@ func TestOpensOldFiles(t *testing.T) {
 		if err := os.WriteFile(path, b, 0o600); err != nil {
 			t.Fatal(err)
 		}
+		var daemons []string
 		for range 2 { // the second time as this version left it
 			s, err := Open(path)
 			if err != nil {
@@ -215,6 +216,10 @@ func TestOpensOldFiles(t *testing.T) {
 			rec, err := s.Records()
 			if err != nil || !rec["7.1.0.1.1"].Started {
 				t.Errorf("version %d: records: %v %v", v, rec, err)
+			}
+			daemon, err := s.DaemonID()
+			if daemons = append(daemons, daemon); daemon == "" || daemons[0] != daemon || err != nil {
+				t.Errorf("version %d: the daemon's ids are %q: %v", v, daemons, err)
 			}
 			if err := s.Close(); err != nil {
 				t.Fatal(err)

@@ -475,9 +475,12 @@ type NodeInfo struct {
 	Speeds             *SuspendSpeed          `protobuf:"bytes,17,opt,name=speeds,proto3" json:"speeds,omitempty"`                                                                               // of the levels, measured by the probe
 	LevelNotes         []string               `protobuf:"bytes,18,rep,name=level_notes,json=levelNotes,proto3" json:"level_notes,omitempty"`                                                     // why levels are unsupported: "checkpointed: criu is not installed"
 	Features           []string               `protobuf:"bytes,19,rep,name=features,proto3" json:"features,omitempty"`                                                                           // what its program knows beyond those of the first release: mapreduce-keys
-	Registration       string                 `protobuf:"bytes,21,opt,name=registration,proto3" json:"registration,omitempty"`                                                                   // set by the coordinator: of the RegisterRequest by which it knows this
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Random, made with the daemon's data folder and kept in it: it tells a daemon that is restarted from one on
+	// another machine that has the same name. Empty: of a release that has none.
+	DaemonId      string `protobuf:"bytes,20,opt,name=daemon_id,json=daemonId,proto3" json:"daemon_id,omitempty"`
+	Registration  string `protobuf:"bytes,21,opt,name=registration,proto3" json:"registration,omitempty"` // set by the coordinator: of the RegisterRequest by which it knows this
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeInfo) Reset() {
@@ -641,6 +644,13 @@ func (x *NodeInfo) GetFeatures() []string {
 		return x.Features
 	}
 	return nil
+}
+
+func (x *NodeInfo) GetDaemonId() string {
+	if x != nil {
+		return x.DaemonId
+	}
+	return ""
 }
 
 func (x *NodeInfo) GetRegistration() string {
@@ -3887,7 +3897,7 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\tmixed_bps\x18\x06 \x01(\x03R\bmixedBps\x12\x0e\n" +
 	"\x02io\x18\a \x01(\x03R\x02io\x12\x14\n" +
 	"\x05space\x18\b \x01(\x03R\x05space\x12\x14\n" +
-	"\x05quota\x18\t \x01(\bR\x05quota\"\x8f\x06\n" +
+	"\x05quota\x18\t \x01(\bR\x05quota\"\xac\x06\n" +
 	"\bNodeInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04rack\x18\x02 \x01(\tR\x04rack\x12+\n" +
@@ -3909,7 +3919,8 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\x06speeds\x18\x11 \x01(\v2\x17.drover.v1.SuspendSpeedR\x06speeds\x12\x1f\n" +
 	"\vlevel_notes\x18\x12 \x03(\tR\n" +
 	"levelNotes\x12\x1a\n" +
-	"\bfeatures\x18\x13 \x03(\tR\bfeatures\x12\"\n" +
+	"\bfeatures\x18\x13 \x03(\tR\bfeatures\x12\x1b\n" +
+	"\tdaemon_id\x18\x14 \x01(\tR\bdaemonId\x12\"\n" +
 	"\fregistration\x18\x15 \x01(\tR\fregistration\x1a;\n" +
 	"\rVersionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +

@@ -64,7 +64,8 @@ const (
 // NodeServiceClient is a client for the drover.v1.NodeService service.
 type NodeServiceClient interface {
 	// Register announces a node and its measured capacity, and returns its number
-	// and epoch. Called at every start.
+	// and epoch. Called at every start. While a node is up, its name is refused to a
+	// daemon with another daemon_id (UNAVAILABLE): that one tries until the lease ends.
 	Register(context.Context, *connect.Request[v1.RegisterRequest]) (*connect.Response[v1.RegisterResponse], error)
 	// Watch streams the wanted state of this node.
 	Watch(context.Context, *connect.Request[v1.WatchRequest]) (*connect.ServerStreamForClient[v1.Wanted], error)
@@ -159,7 +160,8 @@ func (c *nodeServiceClient) GetSecrets(ctx context.Context, req *connect.Request
 // NodeServiceHandler is an implementation of the drover.v1.NodeService service.
 type NodeServiceHandler interface {
 	// Register announces a node and its measured capacity, and returns its number
-	// and epoch. Called at every start.
+	// and epoch. Called at every start. While a node is up, its name is refused to a
+	// daemon with another daemon_id (UNAVAILABLE): that one tries until the lease ends.
 	Register(context.Context, *connect.Request[v1.RegisterRequest]) (*connect.Response[v1.RegisterResponse], error)
 	// Watch streams the wanted state of this node.
 	Watch(context.Context, *connect.Request[v1.WatchRequest], *connect.ServerStream[v1.Wanted]) error
