@@ -106,13 +106,9 @@ func TestFollowingAJobOfACoordinatorThatEnds(t *testing.T) {
 		"it is stopped": func(context.Context, *fakeCoordinator) error {
 			return connect.NewError(connect.CodeUnavailable, errors.New("the coordinator is stopping"))
 		},
-		"it is killed": func(_ context.Context, f *fakeCoordinator) error {
-			err := f.kill()
-			<-t.Context().Done() // it ends the stream in no other way
-			return err
-		},
+		"it is killed": func(_ context.Context, f *fakeCoordinator) error { return f.killWhenShown(t, "(1 running)") },
 	} {
-		f := &fakeCoordinator{watched: []*droverv1.GetJobResponse{watchedJob(droverv1.JobState_JOB_STATE_RUNNING, 0, 1, 0, 0, "")}}
+		f := &fakeCoordinator{watched: []*droverv1.GetJobResponse{watchedJob(droverv1.JobState_JOB_STATE_RUNNING, 0, 1, 0, 0, "")}, said: &lockedBuffer{}}
 		f.watchHook = func(ctx context.Context) error { return end(ctx, f) }
 		f.commands = []*cli.Command{{Name: "wait-briefly", Action: func(c *cli.Context) error {
 			cl, err := dial(c)
@@ -132,16 +128,14 @@ func TestFollowingAJobOfACoordinatorThatEnds(t *testing.T) {
 // A single coordinator that is away for a while is told of once, and what is followed goes on: each event is shown
 // once.
 func TestFollowingGoesOnWithTheSingleCoordinator(t *testing.T) {
-	f := &fakeCoordinator{events: []*droverv1.Event{{Kind: "job.accepted", Position: "1"}, {Kind: "job.started", Position: "2"}}, said: &lockedBuffer{}}
+	f := &fakeCoordinator{events: []*droverv1.Event{{Kind: "job.accepted", Position: "1"}, {Kind: "job.started", Position: "2"}}, printed: &lockedBuffer{}, said: &lockedBuffer{}}
 	calls := 0
 	f.eventsHook = func(context.Context) error {
 		if calls++; calls > 1 {
 			return nil
 		}
 		go f.restartWhenTold(t)
-		err := f.kill()
-		<-t.Context().Done() // it ends the stream in no other way
-		return err
+		return f.killWhenShown(t, "job.started")
 	}
 	out, said, err := f.runBoth(t, t.Context(), "events", "-follow", "-limit", "0")
 	if err != nil || f.eventsAsked.GetAfter() != "2" || strings.Count(out, "job.accepted") != 1 || strings.Count(out, "job.started") != 1 {
@@ -150,6 +144,37 @@ func TestFollowingGoesOnWithTheSingleCoordinator(t *testing.T) {
 	if !regexp.MustCompile(`^no coordinator answers at unix://\S+: trying until \d\d:\d\d:\d\d\nthe coordinator answers again\n$`).MatchString(said) {
 		t.Errorf("it said\n%s", said)
 	}
+}
+
+// killWhenShown ends a coordinator in the midst of an answer, of which the command has shown a text: one whose answer has not
+// begun was not found.
+func (f *fakeCoordinator) killWhenShown(t *testing.T, text string) error {
+	f.await(t, text)
+	err := f.kill()
+	<-t.Context().Done() // it ends the stream in no other way
+	return err
+}
+
+// shown returns what the command has printed and told.
+func (f *fakeCoordinator) shown() string {
+	all := f.said.(*lockedBuffer).String()
+	if p, ok := f.printed.(*lockedBuffer); ok {
+		all += p.String()
+	}
+	return all
+}
+
+// await waits until the command has shown a text, and reports whether it has.
+func (f *fakeCoordinator) await(t *testing.T, text string) bool {
+	for end := time.Now().Add(stepLimit); time.Now().Before(end) && t.Context().Err() == nil; time.Sleep(20 * time.Millisecond) {
+		if strings.Contains(f.shown(), text) {
+			return true
+		}
+	}
+	if t.Context().Err() == nil {
+		t.Errorf("not within %s: it shows %q", stepLimit, text)
+	}
+	return false
 }
 
 // restartWhenTold has a coordinator serve again that was killed, once the command has told that it is away.
@@ -163,21 +188,18 @@ func (f *fakeCoordinator) restartWhenTold(t *testing.T) {
 
 // awaitTold waits until the command has told that the coordinator is away, and reports whether it did.
 func (f *fakeCoordinator) awaitTold(t *testing.T) bool {
-	for end := time.Now().Add(stepLimit); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if strings.Contains(f.said.(*lockedBuffer).String(), "trying until") {
-			return true
-		}
-	}
-	t.Errorf("it is not told within %s that the coordinator is away", stepLimit)
-	return false
+	return f.await(t, "trying until")
 }
 
 // Ctrl-C ends the wait for a coordinator that is away, as it ends following.
 func TestCtrlCEndsTheWaitForACoordinator(t *testing.T) {
-	for line, code := range map[string]int{"job wait wc": exitDetached, "events -follow": exitOK} {
+	for line, want := range map[string]struct {
+		shown string // before the coordinator is away
+		code  int
+	}{"job wait wc": {"(1 running)", exitDetached}, "events -follow": {"job.accepted", exitOK}} {
 		ctx, interrupt := context.WithTimeout(t.Context(), stepLimit)
 		defer interrupt()
-		f := &fakeCoordinator{watched: []*droverv1.GetJobResponse{watchedJob(droverv1.JobState_JOB_STATE_RUNNING, 0, 1, 0, 0, "")}, said: &lockedBuffer{}}
+		f := &fakeCoordinator{watched: []*droverv1.GetJobResponse{watchedJob(droverv1.JobState_JOB_STATE_RUNNING, 0, 1, 0, 0, "")}, printed: &lockedBuffer{}, said: &lockedBuffer{}}
 		f.events = []*droverv1.Event{{Kind: "job.accepted", Position: "1"}}
 		f.watchHook = func(context.Context) error {
 			go func() {
@@ -185,13 +207,11 @@ func TestCtrlCEndsTheWaitForACoordinator(t *testing.T) {
 					interrupt()
 				}
 			}()
-			err := f.kill()
-			<-t.Context().Done()
-			return err
+			return f.killWhenShown(t, want.shown)
 		}
 		f.eventsHook = f.watchHook
-		if _, err := f.run(t, ctx, strings.Fields(line)...); exitCode(err) != code {
-			t.Errorf("%s: exit code %d, %v; want %d", line, exitCode(err), err, code)
+		if _, err := f.run(t, ctx, strings.Fields(line)...); exitCode(err) != want.code {
+			t.Errorf("%s: exit code %d, %v; want %d", line, exitCode(err), err, want.code)
 		}
 	}
 }
