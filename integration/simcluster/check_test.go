@@ -218,7 +218,7 @@ func (c *cluster) checkJob(j plannedJob, s *droverv1.JobSummary) {
 		return
 	}
 	if s.State == droverv1.JobState_JOB_STATE_SUCCEEDED {
-		c.checkCounts(s)
+		c.checkCounts(s, j)
 	}
 	if n := j.tasks(); len(tasks.Tasks) != n {
 		c.violated("job %s has %d tasks, want %d", s.Name, len(tasks.Tasks), n)
@@ -241,15 +241,17 @@ func (c *cluster) checkJob(j plannedJob, s *droverv1.JobSummary) {
 	}
 }
 
-// checkCounts checks that all tasks of a job that has succeeded are counted as done.
-func (c *cluster) checkCounts(s *droverv1.JobSummary) {
+// checkCounts checks that all tasks of a job that has succeeded are counted as done, but for those whose output was lost
+// after all had fetched it.
+func (c *cluster) checkCounts(s *droverv1.JobSummary, j plannedJob) {
 	job, err := call(c.client.GetJob, &droverv1.GetJobRequest{Job: fmt.Sprint(s.Job)})
 	if err != nil {
 		c.violated("job %s: %v", s.Name, err)
 		return
 	}
 	for _, g := range job.Stages {
-		if g.Pending != 0 || g.Done != g.Tasks {
+		mayBeLost := j.wordCount != nil && g.Name == "count"
+		if !mayBeLost && (g.Pending != 0 || g.Done != g.Tasks) {
 			c.violated("job %s has succeeded, and of %d tasks of %s %d are pending and %d done", s.Name, g.Tasks, g.Name, g.Pending, g.Done)
 		}
 	}

@@ -237,7 +237,8 @@ type server struct {
 	filled atomic.Bool  // whether they ever did
 	clock  atomic.Int64 // how far its clock is ahead, ns
 
-	damaged atomic.Bool // a file of its disk is, and it has not refused to start since
+	damaged atomic.Bool // a file of its disk is
+	refused atomic.Bool // it has refused to start since
 }
 
 func (c *cluster) addServers(n int) {
@@ -307,7 +308,10 @@ func (s *server) start() {
 		c.log("%s ended: %v", s.id, err)
 		full := s.filled.Load() && err != nil && strings.Contains(err.Error(), syscall.ENOSPC.Error()) // raft does not wrap it
 		torn := err != nil && strings.Contains(err.Error(), errTorn.Error())
-		refuses := errors.Is(err, fault.Corrupt) && s.damaged.CompareAndSwap(true, false)
+		refuses := (errors.Is(err, fault.Corrupt) || errors.Is(err, fault.Unsupported)) && s.damaged.Load() // Unsupported: in its version
+		if refuses {
+			s.refused.Store(true)
+		}
 		if ctx.Err() == nil && !errors.Is(err, replica.ErrCrashed) && !full && !torn && !refuses {
 			c.violated("coordinator %s ended by itself with: %v", s.id, err)
 		}

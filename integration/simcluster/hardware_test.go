@@ -38,10 +38,14 @@ func (p *plan) addHardware() {
 		count += r.IntN(3)
 	}
 	kinds := []faultKind{cutPower, fillNodeDisk}
-	if p.servers > 1 && !slices.ContainsFunc(p.jobs, func(j plannedJob) bool { return j.losesDisk }) {
+	lost := slices.ContainsFunc(p.jobs, func(j plannedJob) bool { return j.losesDisk })
+	if p.servers > 1 && !lost {
 		kinds = append(kinds, loseDisk, loseVoter)
 	}
-	kinds = append(kinds, stepNodeClock, tearWrite, damageDisk)
+	kinds = append(kinds, stepNodeClock, tearWrite)
+	if !lost {
+		kinds = append(kinds, damageDisk)
+	}
 	for range count {
 		f := plannedFault{kind: kinds[r.IntN(len(kinds))], n: 1 + r.IntN(6), at: p.whileAJobRuns(r), length: between(r, 50*time.Millisecond, 2*lease), a: machineName(r.IntN(p.machines))}
 		switch f.kind {
@@ -178,6 +182,11 @@ func (s *server) loseDisk() {
 		return
 	}
 	s.crash(true)
+	s.emptyDisk()
+}
+
+// emptyDisk has a server that does not run start with nothing.
+func (s *server) emptyDisk() {
 	s.step.mu.Lock()
 	defer s.step.mu.Unlock()
 	s.copies++
@@ -227,17 +236,21 @@ func (c *cluster) damageDisk(f plannedFault) []step {
 		}},
 		{f.at + f.length, s.restart},
 		{f.at + f.length + time.Second, func() {
-			if whole == "" || s.damaged.CompareAndSwap(true, false) || !s.isUp() {
+			s.damaged.Store(false)
+			if !s.refused.Swap(false) {
 				return
 			}
 			c.log("%s has refused to start", s.id)
+			down := !s.isUp() // by another fault
+			s.crash(true)
 			if len(c.servers) > 1 {
-				s.loseDisk()
+				s.emptyDisk()
 			} else {
-				s.crash(true)
 				s.replaceFolder(whole)
 			}
-			s.restart()
+			if !down {
+				s.restart()
+			}
 		}},
 	}
 }
