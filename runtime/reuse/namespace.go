@@ -18,26 +18,36 @@ const (
 	shmOptions = "mode=1777,size=65536k" // as containerd makes it
 )
 
-// inContainer runs f in the mount, IPC and UTS namespaces of a process, with its root. The thread
-// ends with its goroutine: it is never unlocked.
+// inContainer runs f in the mount, IPC and UTS namespaces of a process, with its root.
 func inContainer(pid int, f func() error) error {
+	return onThreadThatEnds(func() error {
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			return os.NewSyscallError("pidfd_open", err)
+		}
+		defer unix.Close(fd)
+		if err := unix.Unshare(unix.CLONE_FS); err != nil {
+			return os.NewSyscallError("unshare", err)
+		}
+		if err := unix.Setns(fd, unix.CLONE_NEWNS|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS); err != nil {
+			return os.NewSyscallError("setns", err)
+		}
+		return f()
+	})
+}
+
+// onThreadThatEnds runs f on a thread that ends with its goroutine, since it is never unlocked. The first thread of a process
+// does not end so: it would keep the namespaces of a container, and /proc/self shows what it has.
+func onThreadThatEnds(f func() error) error {
 	result := make(chan error, 1)
 	go func() {
 		goruntime.LockOSThread()
-		result <- func() error {
-			fd, err := unix.PidfdOpen(pid, 0)
-			if err != nil {
-				return os.NewSyscallError("pidfd_open", err)
-			}
-			defer unix.Close(fd)
-			if err := unix.Unshare(unix.CLONE_FS); err != nil {
-				return os.NewSyscallError("unshare", err)
-			}
-			if err := unix.Setns(fd, unix.CLONE_NEWNS|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS); err != nil {
-				return os.NewSyscallError("setns", err)
-			}
-			return f()
-		}()
+		if unix.Gettid() == unix.Getpid() {
+			result <- onThreadThatEnds(f) // not on this one, which this goroutine has until then
+			goruntime.UnlockOSThread()
+			return
+		}
+		result <- f()
 	}()
 	return <-result
 }
