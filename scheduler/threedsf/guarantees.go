@@ -225,7 +225,15 @@ func (l *reservedLane) placeOrKeepReservation(r *scheduler.Reservation) bool {
 	}
 	if r.Task >= 0 { // reserved for a suspended task to resume
 		a := l.reservations.suspendedAttemptOf(r)
-		return a != nil && l.open.mayReserveToResume(a, g) && !l.reservations.hasOlder(a)
+		if a == nil || !l.open.mayReserveToResume(a, g) || l.reservations.hasOlder(a) {
+			return false
+		}
+		if l.open.guaranteeCount > 0 && !n.CanPreempt(g.Job) {
+			if until := l.open.guarantees.leavesCapsUntil(g, a); until < scheduler.Never {
+				l.c.wakeAt(until)
+			}
+		}
+		return true
 	}
 	task := int32(-1)
 	if l.open.guaranteeCount > 0 {

@@ -55,6 +55,20 @@ func (x *guaranteeCheck) leavesCaps(g *scheduler.Stage, a *scheduler.Attempt, d 
 	return e.tenant == nil
 }
 
+// leavesCapsUntil returns when, if nothing happens, resuming an attempt leaves the caps too little that leaves them enough now,
+// since it would end later; Never for never.
+func (x *guaranteeCheck) leavesCapsUntil(g *scheduler.Stage, a *scheduler.Attempt) scheduler.Time {
+	end := x.assumedEndFromNow(g, a)
+	if end == scheduler.Never || !x.v.isBelowCap(g.Job.Spec.Tenant) {
+		return scheduler.Never
+	}
+	e := x.exceededCap(g, a, replacedTask(g, a), a.Demand, scheduler.Never)
+	if e.tenant == nil {
+		return scheduler.Never
+	}
+	return x.v.now.Add(e.at.Sub(end) + 1)
+}
+
 // capExcess is a cap that leaves a task too little beside the guarantees below it.
 type capExcess struct {
 	tenant *scheduler.Tenant   // nil for none

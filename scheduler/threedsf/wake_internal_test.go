@@ -71,6 +71,7 @@ func TestNothingIsDecidedBeforeWake(t *testing.T) {
 		"running tasks that can be followed by fewer before those behind a reservation are too late": {0x888bda, true, 28},
 		"a task past its bound beside a guarantee that is due":                                       {0x11582840e49, false, 13},
 		"a stage delayed behind one that reserves the node meanwhile":                                {0xb1f6d31, false, 5},
+		"a suspended task below a cap that resumes too late for a guarantee from some time on":       {0x24605ddd, false, 20},
 	} {
 		t.Run(name, func(t *testing.T) { requireQuietWorld(t, c.seed, c.queues, c.cycles) })
 	}
