@@ -55,18 +55,25 @@ func (x *guaranteeCheck) leavesCaps(g *scheduler.Stage, a *scheduler.Attempt, d 
 	return e.tenant == nil
 }
 
-// leavesCapsUntil returns when, if nothing happens, resuming an attempt leaves the caps too little that leaves them enough now,
-// since it would end later; Never for never.
+// leavesCapsUntil returns when, if nothing happens, resuming an attempt leaves a cap too little that leaves all of them enough
+// now, since it would end later; Never for never. O(caps above the tenant) times what leavesCaps costs.
 func (x *guaranteeCheck) leavesCapsUntil(g *scheduler.Stage, a *scheduler.Attempt) scheduler.Time {
 	end := x.assumedEndFromNow(g, a)
 	if end == scheduler.Never || !x.v.isBelowCap(g.Job.Spec.Tenant) {
 		return scheduler.Never
 	}
-	e := x.exceededCap(g, a, replacedTask(g, a), a.Demand, scheduler.Never)
-	if e.tenant == nil {
+	latestEnd := scheduler.Never // that leaves them enough, of the caps found so far: another one may be exceeded earlier
+	for {
+		e := x.exceededCap(g, a, replacedTask(g, a), a.Demand, latestEnd)
+		if e.tenant == nil || e.at >= latestEnd {
+			break
+		}
+		latestEnd = e.at
+	}
+	if latestEnd == scheduler.Never {
 		return scheduler.Never
 	}
-	return x.v.now.Add(e.at.Sub(end) + 1)
+	return x.v.now.Add(latestEnd.Sub(end) + 1)
 }
 
 // capExcess is a cap that leaves a task too little beside the guarantees below it.
