@@ -9,7 +9,10 @@ import (
 	"sync"
 	"time"
 
+	"connectrpc.com/connect"
+
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/internal/sleep"
 )
@@ -36,15 +39,15 @@ func newCertificates(m *pki.Member) *certificates {
 	return &certificates{member: m, open: pki.NewConnections(maxConnections), ending: map[string]*x509.Certificate{}, noticed: map[string]time.Time{}}
 }
 
-// refused reports whether a request comes with a certificate that was revoked
-// after its connection was opened, and notes one that expires soon.
-func (t *certificates) refused(s *tls.ConnectionState, now time.Time) bool {
+// admit says why a request comes with a certificate that has ended since its connection was opened, or returns
+// "". It notes a certificate that expires soon.
+func (t *certificates) admit(s *tls.ConnectionState, now time.Time) (ended string) {
 	if t.member == nil || s == nil || len(s.VerifiedChains) == 0 {
-		return false
+		return ""
 	}
 	leaf := s.VerifiedChains[0][0]
-	if t.member.Revoked(leaf) {
-		return true
+	if why := t.member.Ended(leaf, now); why != "" {
+		return why
 	}
 	if pki.ExpiresSoon(leaf, now) && strings.HasPrefix(leaf.Subject.CommonName, string(pki.KindNode)+"/") {
 		t.mu.Lock()
@@ -53,14 +56,19 @@ func (t *certificates) refused(s *tls.ConnectionState, now time.Time) bool {
 			t.ending[leaf.Subject.CommonName] = leaf
 		}
 	}
-	return false
+	return ""
 }
 
-// refuseRevoked answers requests with a revoked certificate.
-func (c *core) refuseRevoked(next http.Handler) http.Handler {
+// refuseEnded answers requests with a certificate that was revoked or has expired.
+func (c *core) refuseEnded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if c.certificates.refused(r.TLS, c.now()) {
-			http.Error(w, "this certificate was revoked: ask an operator for another", http.StatusForbidden)
+		if why := c.certificates.admit(r.TLS, c.now()); why != "" {
+			err := fault.New(fault.Denied, "this certificate %s: ask an operator for another", why)
+			if errs := connect.NewErrorWriter(); errs.IsSupported(r) {
+				_ = errs.Write(w, r, toWireError(err)) // fails only if the caller is gone
+				return
+			}
+			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -83,7 +91,7 @@ func (c *core) serveCRL(w http.ResponseWriter, _ *http.Request) {
 }
 
 // followCertificates reloads renewed certificates and the revocation list,
-// closes connections of revoked certificates, and records events about those
+// closes connections of certificates that have ended, and records events about those
 // that expire soon, until ctx ends.
 func (c *core) followCertificates(ctx context.Context) error {
 	if c.certificates.member == nil {
@@ -99,8 +107,8 @@ func (c *core) followCertificates(ctx context.Context) error {
 			c.log.Warn("the certificates in use are not those on disk", "err", text)
 		}
 		last = text
-		for _, name := range c.certificates.open.CloseRevoked(c.certificates.member) {
-			c.log.Warn("closed a connection: its certificate was revoked", "certificate", name)
+		for _, why := range c.certificates.open.CloseEnded(c.certificates.member, c.now()) {
+			c.log.Warn("closed a connection: its certificate has ended", "certificate", why)
 		}
 		if c.leadership.leads() {
 			c.announceExpiry(ctx)

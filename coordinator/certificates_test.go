@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -101,6 +102,39 @@ func TestRevocationReachesOpenConnections(t *testing.T) {
 	}
 	if _, err := node.SetCRL(crl); err != nil || !node.Revoked(issued[i].Cert) {
 		t.Errorf("the node's list: %v", err)
+	}
+}
+
+// TestExpiryReachesOpenConnections: the certificate of a user that ends gives no rights to connections that are open,
+// that of a node lets them go on.
+func TestExpiryReachesOpenConnections(t *testing.T) {
+	var ahead atomic.Int64
+	b, as, base := secureWith(t, func(c *Config) {
+		c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	})
+	alice, n1 := as("user/alice"), as("node/n1")
+	status := func() error {
+		_, err := droverv1connect.NewClientServiceClient(alice, base).Status(b.ctx, connect.NewRequest(&droverv1.StatusRequest{}))
+		return err
+	}
+	list := func() (string, error) {
+		res, err := n1.Get(base + pki.CRLPath)
+		if err != nil {
+			return "", err
+		}
+		return res.Status, res.Body.Close()
+	}
+	before, err := list()
+	if err := errors.Join(err, status()); err != nil {
+		t.Fatal(err)
+	}
+	ahead.Store(int64(pki.CertLifetime + time.Hour))
+	// The connection may be closed before the answer.
+	if err := status(); err == nil || connect.CodeOf(err) == connect.CodePermissionDenied && !strings.Contains(err.Error(), "this certificate has expired: ask") {
+		t.Errorf("a call on a connection whose certificate has expired since: %v", err)
+	}
+	if after, err := list(); err != nil || after != before {
+		t.Errorf("a node's connection whose certificate has expired since: %q, %v; before %q", after, err, before)
 	}
 }
 

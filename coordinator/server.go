@@ -107,7 +107,7 @@ func (c *core) newServer(of identify, running *inFlight, h http.Handler) *http.S
 	p.SetHTTP2(true)
 	p.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler: running.count(stall.Handler(c.cfg.limits.pace.Stall, c.refuseRevoked(c.callers.withIdentity(of, h)))), Protocols: p, ReadHeaderTimeout: headerLimit, IdleTimeout: idleLimit, MaxHeaderBytes: maxHeaderSize,
+		Handler: running.count(stall.Handler(c.cfg.limits.pace.Stall, c.refuseEnded(c.callers.withIdentity(of, h)))), Protocols: p, ReadHeaderTimeout: headerLimit, IdleTimeout: idleLimit, MaxHeaderBytes: maxHeaderSize,
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxH2Streams}, ErrorLog: httplog.New(c.log.Handler()),
 	}
 }

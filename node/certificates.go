@@ -112,8 +112,8 @@ func (g *peerGuard) follow(ctx context.Context) error {
 			g.log.Warn("the certificate or the revocation list in use may be old", "err", text)
 		}
 		last = text
-		for _, name := range g.connections.CloseRevoked(m) {
-			g.log.Warn("closed a connection: its certificate was revoked", "certificate", name)
+		for _, why := range g.connections.CloseEnded(m, time.Now()) {
+			g.log.Warn("closed a connection: its certificate has ended", "certificate", why)
 		}
 		select {
 		case <-t.C:

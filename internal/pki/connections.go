@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"time"
 )
 
 // maxStrangers bounds the open connections without a certificate, on ports where
@@ -96,7 +97,7 @@ func (t *Connections) Observe(c net.Conn, s http.ConnState) {
 	}
 }
 
-// add records what a connection, below TLS, shows in its handshake, so that CloseRevoked knows it from here on. It
+// add records what a connection, below TLS, shows in its handshake, so that CloseEnded knows it from here on. It
 // returns false if the caller has too many. A stranger's connection counts from here on, for the address.
 func (t *Connections) add(c net.Conn, peers []*x509.Certificate) bool {
 	t.mu.Lock()
@@ -164,20 +165,23 @@ func (t *Connections) remove(c net.Conn) {
 	}
 }
 
-// CloseRevoked closes the connections of revoked certificates, with the calls on
-// them, and returns the names of those certificates.
-func (t *Connections) CloseRevoked(m *Member) (names []string) {
+// CloseEnded closes the connections whose certificates have ended (see Member.Ended), with the calls on
+// them. It returns a text for each that names the certificate and says why.
+func (t *Connections) CloseEnded(m *Member, now time.Time) (closed []string) {
 	t.mu.Lock()
 	var gone []net.Conn
 	for c, x := range t.open {
-		if x.leaf != nil && m.Revoked(x.leaf) {
+		if x.leaf == nil {
+			continue
+		}
+		if why := m.Ended(x.leaf, now); why != "" {
 			gone = append(gone, c)
-			names = append(names, x.leaf.Subject.CommonName)
+			closed = append(closed, x.leaf.Subject.CommonName+" "+why)
 		}
 	}
 	t.mu.Unlock()
 	for _, c := range gone {
 		_ = c.Close() // Observe removes it
 	}
-	return names
+	return closed
 }

@@ -206,6 +206,19 @@ func (m *Member) Revoked(c *x509.Certificate) bool {
 	return m.revoked.has(c.SerialNumber)
 }
 
+// Ended says why a certificate that was good when its connection was opened is refused now: "was revoked", or
+// "has expired" for that of a user; "" for one that is still accepted. The expiry of a node's or a coordinator's
+// certificate ends no open connection, so that running tasks are not lost by it; the next connection is refused.
+func (m *Member) Ended(c *x509.Certificate, now time.Time) (why string) {
+	if m.Revoked(c) {
+		return "was revoked"
+	}
+	if kind, _, err := subject(c); err == nil && kind == KindUser && now.After(c.NotAfter) {
+		return "has expired"
+	}
+	return ""
+}
+
 // Check returns an error unless the other side of a connection has a verified
 // certificate of one of the kinds, any without kinds, that was not revoked.
 func (m *Member) Check(s *tls.ConnectionState, kinds ...Kind) error {

@@ -128,6 +128,30 @@ func TestRenewedCertificatesAreUsedWithoutRestart(t *testing.T) {
 	}
 }
 
+// TestExpiryEndsConnectionsOfUsers: those of nodes and coordinators go on until they are closed otherwise.
+func TestExpiryEndsConnectionsOfUsers(t *testing.T) {
+	dir := cluster(t)
+	server := open(t, dir, "c1", KindCoordinator)
+	conns := NewConnections(10)
+	s := serve(t, server, conns)
+	for name, kind := range map[string]Kind{"alice": KindUser, "n1": KindNode} {
+		tr := &http.Transport{TLSClientConfig: open(t, dir, name, kind).ClientConfig(), ForceAttemptHTTP2: true}
+		defer tr.CloseIdleConnections()
+		res, err := (&http.Client{Transport: tr}).Get(s.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
+		res.Body.Close()
+	}
+	if closed := conns.CloseEnded(server, time.Now().Add(CertLifetime-time.Hour)); len(closed) != 0 {
+		t.Errorf("closed the connections of %v an hour before their certificates end", closed)
+	}
+	if closed := conns.CloseEnded(server, time.Now().Add(CertLifetime+time.Hour)); !slices.Equal(closed, []string{"user/alice has expired"}) {
+		t.Errorf("closed the connections of %q, want alice's alone", closed)
+	}
+}
+
 func TestRevokedCertificatesAreRefused(t *testing.T) {
 	dir := cluster(t)
 	server := open(t, dir, "c1", KindCoordinator)
@@ -153,8 +177,8 @@ func TestRevokedCertificatesAreRefused(t *testing.T) {
 	if err := server.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	if names := conns.CloseRevoked(server); len(names) != 1 || names[0] != "user/alice" {
-		t.Errorf("closed the connections of %v", names)
+	if closed := conns.CloseEnded(server, time.Now()); len(closed) != 1 || closed[0] != "user/alice was revoked" {
+		t.Errorf("closed the connections of %v", closed)
 	}
 	if err := held(); err == nil {
 		t.Error("a revoked certificate was accepted")
@@ -350,8 +374,8 @@ func TestANameCountsOnceItsKeyIsProven(t *testing.T) {
 		if err := errors.Join(err, server.Reload()); err != nil {
 			t.Fatal(err)
 		}
-		if names := conns.CloseRevoked(server); len(names) < len(open) {
-			t.Errorf("%s: closed the connections of %v", name, names)
+		if closed := conns.CloseEnded(server, time.Now()); len(closed) < len(open) {
+			t.Errorf("%s: closed the connections of %v", name, closed)
 		}
 		if silent {
 			for _, c := range open {
