@@ -256,6 +256,15 @@ func (c *Cluster) StartNode(ctx context.Context, k int) error {
 	return nil
 }
 
+// RenewNode makes another certificate for machine k and puts it in the place of the former one there.
+func (c *Cluster) RenewNode(ctx context.Context, k int, life time.Duration) error {
+	n := c.node(k)
+	if _, err := c.runLocal(ctx, "tls", "cert", "-dir", filepath.Join(c.cfg.Dir, "tls"), "-kind", "node", "-life", life.String(), "-host", n.IP, n.Name); err != nil {
+		return err
+	}
+	return errors.Join(n.Put(ctx, c.tlsFile(n.Name+".pem"), remoteCert+"/node.pem"), n.Put(ctx, c.tlsFile(n.Name+".key"), remoteCert+"/node.key"))
+}
+
 // KillNode kills the daemon of machine k with SIGKILL; its tasks keep running.
 func (c *Cluster) KillNode(ctx context.Context, k int) error {
 	p := c.nodes[k]

@@ -340,7 +340,13 @@ func TestRandomSuspensions(t *testing.T) {
 // nodesLost returns how often a node's lease has ended.
 func (s *fixture) nodesLost() int {
 	s.Helper()
-	return strings.Count(s.mustRun("events", "-limit", "10000").Stdout, " node.lost ")
+	return s.countEvents("node.lost")
+}
+
+// countEvents returns how many of the last 10,000 events are of a kind.
+func (s *fixture) countEvents(kind string) int {
+	s.Helper()
+	return strings.Count(s.mustRun("events", "-limit", "10000").Stdout, " "+kind+" ")
 }
 
 // randomSteps takes random steps on a job.
