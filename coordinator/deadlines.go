@@ -1,7 +1,6 @@
 package coordinator
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -12,56 +11,78 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/deadline"
 	"github.com/drover-run/drover/scheduler/policies"
 )
 
 // deadlineCheckPause is the shortest time between two deadline checks.
 const deadlineCheckPause = 50 * time.Millisecond
 
-// checkDeadlines is part of step 4. It records once for each live job that its
+// deadlineWatch watches the live jobs that have a deadline.
+type deadlineWatch struct {
+	jobs  map[uint64]missState
+	slack deadline.Slack
+	stamp scheduler.Stamp // State at the last check
+	last  time.Time       // time of the last check
+	next  time.Time       // when a deadline may become infeasible without an event; zero for never
+}
+
+// missState is what has been recorded of a deadline.
+type missState struct{ infeasible, passed bool }
+
+// track follows a change of a job.
+func (w *deadlineWatch) track(j *facts.Job) {
+	if j.Spec.Deadline == nil || j.HasEnded() || j.State == droverv1.JobState_JOB_STATE_COMMITTING {
+		delete(w.jobs, j.ID)
+		return
+	}
+	w.jobs[j.ID] = missState{j.Miss != nil, j.Miss != nil && (j.Miss.Passed || j.Lowered())}
+	w.stamp = scheduler.Stamp{}
+}
+
+// check is part of step 4. It records once for each live job that its
 // deadline has become infeasible, and once that it has passed; the facts then
 // apply on_miss. It does so under every policy, and policies that know
 // deadlines use the same criterion. It returns when it is due again, zero for
 // not before something happens.
-func (l *leader) checkDeadlines(ctx context.Context) (time.Time, error) {
-	if len(l.deadlines) == 0 {
-		l.nextDeadlineCheck = time.Time{} // a check that nobody needs any more is never due
+func (w *deadlineWatch) check(ctx context.Context, c *core, state *scheduler.State) (time.Time, error) {
+	if len(w.jobs) == 0 {
+		w.next = time.Time{} // a check that nobody needs any more is never due
 		return time.Time{}, nil
 	}
-	now := l.c.now()
-	state := l.proj.state
-	if state.Stamp() == l.deadlineStamp && (l.nextDeadlineCheck.IsZero() || now.Before(l.nextDeadlineCheck)) {
-		return l.nextDeadlineCheck, nil
+	now := c.now()
+	if state.Stamp() == w.stamp && (w.next.IsZero() || now.Before(w.next)) {
+		return w.next, nil
 	}
-	if due := l.lastDeadlineCheck.Add(deadlineCheckPause); now.Before(due) {
+	if due := w.last.Add(deadlineCheckPause); now.Before(due) {
 		return due, nil
 	}
-	l.lastDeadlineCheck, l.deadlineStamp, l.nextDeadlineCheck = now, state.Stamp(), time.Time{}
+	w.last, w.stamp, w.next = now, state.Stamp(), time.Time{}
 	at := scheduler.Time(now.UnixNano())
 	var missed []*droverv1.Entry
-	for _, id := range sortedIDs(l.deadlines) {
+	for _, id := range slices.Sorted(maps.Keys(w.jobs)) {
 		j := state.Job(scheduler.JobID(id))
 		if j == nil {
 			continue // not yet submitted to State, or already gone
 		}
-		miss, next := l.deadlineMiss(j, l.deadlines[id], at)
+		miss, next := w.miss(j, w.jobs[id], at)
 		if miss == nil {
 			if next < scheduler.Never {
-				l.nextDeadlineCheck = earlier(l.nextDeadlineCheck, time.Unix(0, int64(next)))
+				w.next = earlier(w.next, time.Unix(0, int64(next)))
 			}
 			continue
 		}
 		missed = append(missed, &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_DeadlineMiss{DeadlineMiss: miss}})
 	}
-	if _, err := l.c.replica.ProposeAll(ctx, missed); err != nil {
+	if _, err := c.replica.ProposeAll(ctx, missed); err != nil {
 		return time.Time{}, err
 	}
-	return l.nextDeadlineCheck, nil
+	return w.next, nil
 }
 
-// deadlineMiss returns what to record of a deadline now, or when to check
+// miss returns what to record of a deadline now, or when to check
 // again.
-func (l *leader) deadlineMiss(j *scheduler.Job, recorded missState, now scheduler.Time) (*droverv1.DeadlineMissFact, scheduler.Time) {
+func (w *deadlineWatch) miss(j *scheduler.Job, recorded missState, now scheduler.Time) (*droverv1.DeadlineMissFact, scheduler.Time) {
 	if j.Phase != scheduler.JobActive || j.Spec.Deadline == 0 || recorded.passed {
 		return nil, scheduler.Never
 	}
@@ -71,8 +92,8 @@ func (l *leader) deadlineMiss(j *scheduler.Job, recorded missState, now schedule
 	if recorded.infeasible {
 		return nil, j.Spec.Deadline.Add(1)
 	}
-	l.slack.Compute(j)
-	infeasible, until := l.slack.Infeasible(now)
+	w.slack.Compute(j)
+	infeasible, until := w.slack.Infeasible(now)
 	if !infeasible {
 		return nil, until.Add(1)
 	}
@@ -91,28 +112,6 @@ func remainingText(j *scheduler.Job) string {
 		}
 	}
 	return "its result is not published"
-}
-
-// missState is what has been recorded of a deadline.
-type missState struct{ infeasible, passed bool }
-
-// trackDeadline updates the set of live jobs with a deadline.
-func (l *leader) trackDeadline(j *facts.Job) {
-	if j.Spec.Deadline == nil || j.HasEnded() || j.State == droverv1.JobState_JOB_STATE_COMMITTING {
-		delete(l.deadlines, j.ID)
-		return
-	}
-	l.deadlines[j.ID] = missState{j.Miss != nil, j.Miss != nil && (j.Miss.Passed || j.Lowered())}
-	l.deadlineStamp = scheduler.Stamp{}
-}
-
-func sortedIDs[V any](m map[uint64]V) []uint64 {
-	ids := make([]uint64, 0, len(m))
-	for id := range m {
-		ids = append(ids, id)
-	}
-	slices.SortFunc(ids, cmp.Compare)
-	return ids
 }
 
 // guaranteesDeadlines reports whether a scheduler guarantees the deadlines of

@@ -502,8 +502,8 @@ func TestSpeculativeAttemptOvertakesHangingOne(t *testing.T) {
 // A leader whose last job with a deadline had ended looked at the deadline that was next again and
 // again, and kept a processor busy, until another job with a deadline came.
 func TestNoDeadlineIsNeverDue(t *testing.T) {
-	l := &leader{c: &core{cfg: Config{Now: time.Now}}, proj: newProjection(nil), deadlines: map[uint64]missState{}, nextDeadlineCheck: time.Unix(1, 0)}
-	if at, err := l.checkDeadlines(t.Context()); !at.IsZero() || err != nil {
+	w := deadlineWatch{next: time.Unix(1, 0)}
+	if at, err := w.check(t.Context(), &core{cfg: Config{Now: time.Now}}, newProjection(nil).state); !at.IsZero() || err != nil {
 		t.Errorf("without a job with a deadline the next check is at %s, %v", at, err)
 	}
 }

@@ -25,22 +25,25 @@ const (
 
 const drainedReason = "its node is drained and the deadline has passed"
 
-// trackDrain records the deadline of a node's drain.
-func (l *leader) trackDrain(n *facts.Node) {
+// evacuations is when to look at what is on nodes whose drain has a deadline, Unix ns.
+type evacuations map[int32]int64
+
+// track follows a change of a node.
+func (e evacuations) track(n *facts.Node) {
 	if n.Up && n.Draining && n.DrainDeadline > 0 {
-		l.evacuateAt[n.ID] = n.DrainDeadline
+		e[n.ID] = n.DrainDeadline
 	} else {
-		delete(l.evacuateAt, n.ID)
+		delete(e, n.ID)
 	}
 }
 
-// evacuate proposes what moves tasks off nodes whose deadline has passed. It returns
+// propose proposes what moves tasks off nodes whose deadline has passed. It returns
 // when the next look is due, zero for none.
-func (l *leader) evacuate(ctx context.Context) (next time.Time, err error) {
-	now := l.c.now()
+func (e evacuations) propose(ctx context.Context, p proposer) (next time.Time, err error) {
+	now := p.c.now()
 	var acts []*droverv1.ActionFact
-	l.c.view(func(f *facts.Facts) {
-		for id, due := range l.evacuateAt {
+	p.c.view(func(f *facts.Facts) {
+		for id, due := range e {
 			at := time.Unix(0, due)
 			if !at.After(now) {
 				for _, t := range stayingOn(f, f.Node(id)) {
@@ -49,7 +52,7 @@ func (l *leader) evacuate(ctx context.Context) (next time.Time, err error) {
 					}
 				}
 				at = now.Add(evacuationPause)
-				l.evacuateAt[id] = at.UnixNano()
+				e[id] = at.UnixNano()
 			}
 			next = earlier(next, at)
 		}
@@ -57,12 +60,12 @@ func (l *leader) evacuate(ctx context.Context) (next time.Time, err error) {
 	if len(acts) == 0 {
 		return next, nil
 	}
-	dropped, err := l.proposeDecision(ctx, &droverv1.DecisionFact{Actions: acts})
+	dropped, err := p.proposeDecision(ctx, &droverv1.DecisionFact{Actions: acts})
 	if err != nil {
 		return next, fmt.Errorf("evacuate drained nodes: %w", err)
 	}
 	for _, d := range dropped {
-		l.c.log.Info("a task did not leave a drained node", "task", acts[d.Index].GetKey(), "why", d.Reason)
+		p.c.log.Info("a task did not leave a drained node", "task", acts[d.Index].GetKey(), "why", d.Reason)
 	}
 	return next, nil
 }

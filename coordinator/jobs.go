@@ -34,19 +34,17 @@ func (l *leader) followJob(ctx context.Context, f *facts.Facts, j *facts.Job) {
 	}
 	if !l.finalized[j.ID] { // a job's last change may be delivered more than once
 		l.finalized[j.ID] = true
-		delete(l.missingMaps, j.ID)
+		delete(l.outputs.missing, j.ID)
 		if j.MapStage() >= 0 && j.ReduceStage() >= 0 {
 			l.c.wanted.review(f, j) // nobody fetches its map outputs any more
 		}
 		l.c.ended.record(f, j)
 	}
-	switch {
-	case j.LogsToGather():
+	if j.LogsToGather() {
 		id := j.ID
 		l.intents.start(intent{id, intentLogs}, func() { l.intents.gatherLogs(ctx, id) })
-	case !l.logExpiryScheduled[j.ID]:
-		l.logExpiryScheduled[j.ID] = true
-		l.scheduleLogExpiry(j)
+	} else {
+		l.logs.schedule(j, l.c.cfg.KeepLogs)
 	}
 	if !j.Cleaned {
 		// No attempt is active any more, so nothing writes there.

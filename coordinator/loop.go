@@ -13,16 +13,14 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/scheduler"
-	"github.com/drover-run/drover/scheduler/deadline"
 	"github.com/drover-run/drover/scheduler/policies"
 )
 
 // Limits of the loop.
 const (
-	maxActions         = 2000                   // of one decision
-	rebuildPause       = 200 * time.Millisecond // between two rebuilds of State
-	progressPause      = 2 * time.Second        // between two updates of the progress of attempts
-	leaseExpiredReason = "it did not report within its lease"
+	maxActions    = 2000                   // of one decision
+	rebuildPause  = 200 * time.Millisecond // between two rebuilds of State
+	progressPause = 2 * time.Second        // between two updates of the progress of attempts
 )
 
 // errNotLeading ends the loop of a leader whose term is over.
@@ -48,13 +46,13 @@ var errNotLeading = errors.New("another coordinator leads now, or none")
 //     commit proposes the decision and waits: one is in flight.
 //  7. Wait for entries applied, the end of a lease or a policy's wake-up.
 type leader struct {
-	c    *core
-	term uint64
+	proposer
 
 	proj         *projection
 	policy       scheduler.Policy
 	policyName   string            // as named in the facts
 	policyParams map[string]string // as named in the facts
+	bandwidth    int64             // of remote reads, as passed to the policy, bytes/s; 0 for not measured
 
 	stamp         scheduler.Stamp
 	lastCycle     time.Time
@@ -62,32 +60,19 @@ type leader struct {
 	earliestCycle time.Time      // no cycle before; zero for no limit
 	lastRebuild   time.Time
 	lastProgress  time.Time
-	forceCycle    bool             // run a cycle although State did not change
-	dirtyMaps     map[uint64]bool  // jobs whose map outputs changed
-	missingMaps   map[uint64]int32 // outputs that live reduces were last told to be missing, by job
-
-	newCompletions    bool     // tasks ended since the last prediction
-	newJobs           []uint64 // accepted since the last prediction
-	newestJob         uint64   // that was accepted
-	lastEstimates     time.Time
-	bandwidth         int64                // of remote reads, as passed to the policy, bytes/s; 0 for not measured
-	deadlines         map[uint64]missState // live jobs with a deadline
-	slack             deadline.Slack
-	deadlineStamp     scheduler.Stamp // State at the last deadline check
-	nextDeadlineCheck time.Time       // when a deadline may become infeasible without an event; zero for never
-	lastDeadlineCheck time.Time
-
-	refusalRetryAt map[facts.Key]int64 // end of the back-off of attempts with transient refusals, Unix ns
+	forceCycle    bool // run a cycle although State did not change
 
 	standstill   standstill     // as of the last look at the leases
 	recheckNodes map[int32]bool // nodes on which levels changed since the last escalation
-
-	logExpiries        []logExpiry     // ended jobs whose logs are still kept
-	logExpiryScheduled map[uint64]bool // ended jobs that are, or were, in logExpiries: the others' logs are kept until they are gathered
-	quarantineEnd      map[int32]int64 // end of the quarantine of nodes, Unix ns
-	maintenance        maintenance
-	evacuateAt         map[int32]int64 // when to look at what is on nodes with a drain's deadline, Unix ns
-	finalized          map[uint64]bool // ended jobs without active attempts whose end has been handled
+	outputs      outputChanges
+	estimates    estimateUpdates
+	deadlines    deadlineWatch
+	logs         logExpiries
+	refusals     refusals
+	quarantines  quarantines
+	maintenance  maintenance
+	evacuations  evacuations
+	finalized    map[uint64]bool // ended jobs without active attempts whose end has been handled
 
 	intents *intents
 }
@@ -114,8 +99,9 @@ func (c *core) lead(ctx context.Context) error {
 }
 
 func newLeader(c *core, term uint64) *leader {
-	return &leader{c: c, term: term, proj: c.newProjection(c.locations.resolveForLeader), intents: &intents{c: c, term: term, busy: map[intent]bool{}}, dirtyMaps: map[uint64]bool{}, missingMaps: map[uint64]int32{},
-		deadlines: map[uint64]missState{}, recheckNodes: map[int32]bool{}}
+	return &leader{proposer: proposer{c, term}, proj: c.newProjection(c.locations.resolveForLeader),
+		intents: &intents{c: c, term: term, busy: map[intent]bool{}}, recheckNodes: map[int32]bool{},
+		outputs: outputChanges{map[uint64]bool{}, map[uint64]int32{}}, deadlines: deadlineWatch{jobs: map[uint64]missState{}}}
 }
 
 // start proposes the cluster's first entry and builds the loop's state from the
@@ -138,7 +124,7 @@ func (l *leader) start(ctx context.Context) error {
 			name = chosen
 		}
 	})
-	err := takeOver(ctx, l, name)
+	err := takeOver(ctx, l.proposer, name)
 	if err != nil {
 		return err
 	}
@@ -156,28 +142,33 @@ func (l *leader) rebuild(ctx context.Context, f *facts.Facts) error {
 	}
 	l.c.sessions.reset(f, l.c.now())
 	l.c.wanted.rebuild(f, l.term)
-	l.logExpiries, l.logExpiryScheduled, l.finalized = nil, map[uint64]bool{}, map[uint64]bool{}
-	l.quarantineEnd, l.refusalRetryAt = map[int32]int64{}, map[facts.Key]int64{}
-	l.evacuateAt, l.maintenance = map[int32]int64{}, maintenance{}
+	l.logs, l.finalized = logExpiries{scheduled: map[uint64]bool{}}, map[uint64]bool{}
+	l.quarantines, l.maintenance, l.evacuations, l.refusals = quarantines{}, maintenance{}, evacuations{}, refusals{}
 	for _, n := range f.Nodes() {
-		l.trackQuarantine(n)
-		l.trackDrain(n)
-		l.maintenance.track(n)
+		l.trackNode(n)
 		l.recheckNodes[n.ID] = true
 	}
-	clear(l.deadlines)
+	clear(l.deadlines.jobs)
 	l.c.locations.dropForgotten(f)
-	l.newCompletions = l.c.predictor.observeCompletions(f) || l.newCompletions
+	l.estimates.completions = l.c.predictor.observeCompletions(f) || l.estimates.completions
 	for _, id := range f.JobIDs() {
-		l.newestJob = max(l.newestJob, id)
-		l.followJob(ctx, f, f.Job(id))
-		l.trackDeadline(f.Job(id))
-		if j := f.Job(id); j.Live > 0 {
-			f.EachActive(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) { l.trackRefusals(k, a) })
+		j := f.Job(id)
+		l.estimates.newest = max(l.estimates.newest, id)
+		l.followJob(ctx, f, j)
+		l.deadlines.track(j)
+		if j.Live > 0 {
+			f.EachActive(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) { l.refusals.track(k, a) })
 		}
 	}
 	l.c.files.removeUnknown(f)
 	return l.proj.rebuild(f)
+}
+
+// trackNode records what the leader is to do about a node at a certain time.
+func (l *leader) trackNode(n *facts.Node) {
+	l.quarantines.track(n)
+	l.maintenance.track(n)
+	l.evacuations.track(n)
 }
 
 // setPolicy creates the policy named in the facts, if it changed.
@@ -231,17 +222,18 @@ func (l *leader) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := l.escalateFrozen(ctx); err != nil {
+		if err := escalateFrozen(ctx, l.proposer, l.recheckNodes); err != nil {
 			return err
 		}
-		for _, step := range []func(context.Context) (time.Time, error){l.updateEstimates, l.checkDeadlines} {
-			at, err := step(ctx)
-			if err != nil {
-				return err
-			}
-			next = earlier(next, at)
+		estimates, err := l.updateEstimates(ctx)
+		if err != nil {
+			return err
 		}
-		next = earlier(next, l.updateProgress())
+		deadlines, err := l.deadlines.check(ctx, l.c, l.proj.state)
+		if err != nil {
+			return err
+		}
+		next = earlier(earlier(next, estimates), earlier(deadlines, l.updateProgress()))
 		if due := l.cycleDelay(); due <= 0 {
 			if err := l.decide(ctx); err != nil {
 				return err
@@ -289,7 +281,7 @@ func (l *leader) followChanges(ctx context.Context) error {
 			err = l.proj.rebuild(f)
 		}
 		l.applyChanges(ctx, f, changes)
-		l.newCompletions = l.c.predictor.observeCompletions(f) || l.newCompletions
+		l.estimates.completions = l.c.predictor.observeCompletions(f) || l.estimates.completions
 	})
 	if drift != nil {
 		l.c.metrics.rebuilds.Inc()
@@ -323,7 +315,7 @@ func (l *leader) applyChanges(ctx context.Context, f *facts.Facts, changes []fac
 	if lost {
 		l.c.locations.markStaleBefore(f, l.c.now())
 	}
-	l.touchReduces(f)
+	l.outputs.tellReduces(f, l.c.wanted)
 }
 
 // applyChange applies a change to everything but State.
@@ -334,13 +326,9 @@ func (l *leader) applyChange(ctx context.Context, f *facts.Facts, c *facts.Chang
 			l.c.sessions.open(n.ID, n.Epoch, l.c.now())
 		}
 		l.c.wanted.registerNode(f.Node(c.Node))
-		l.trackQuarantine(f.Node(c.Node))
-		l.trackDrain(f.Node(c.Node))
-		l.maintenance.track(f.Node(c.Node))
+		l.trackNode(f.Node(c.Node))
 	case facts.ChangeNodeLost:
-		l.trackQuarantine(f.Node(c.Node))
-		l.trackDrain(f.Node(c.Node))
-		l.maintenance.track(f.Node(c.Node))
+		l.trackNode(f.Node(c.Node))
 		if n := f.Node(c.Node); !n.Up { // else it is registered again
 			l.c.sessions.end(n.ID, n.Epoch)
 		}
@@ -348,10 +336,8 @@ func (l *leader) applyChange(ctx context.Context, f *facts.Facts, c *facts.Chang
 	case facts.ChangeJob:
 		if j := f.Job(c.Key.Job); j != nil {
 			l.followJob(ctx, f, j)
-			l.trackDeadline(j)
-			if j.ID > l.newestJob {
-				l.newestJob, l.newJobs = j.ID, append(l.newJobs, j.ID)
-			}
+			l.deadlines.track(j)
+			l.estimates.accepted(j.ID)
 		}
 	case facts.ChangePlaced, facts.ChangeLevel, facts.ChangeStopping, facts.ChangeEnded, facts.ChangeOutput:
 		l.applyAttemptChange(f, c)
@@ -361,7 +347,7 @@ func (l *leader) applyChange(ctx context.Context, f *facts.Facts, c *facts.Chang
 		}
 		l.c.locations.drop(c.Key.Job)
 		delete(l.finalized, c.Key.Job)
-		delete(l.logExpiryScheduled, c.Key.Job)
+		delete(l.logs.scheduled, c.Key.Job)
 	case facts.ChangeBlobGone:
 		if f.Blob(c.Digest) == nil { // it may have been uploaded again
 			l.c.files.remove(c.Digest)
@@ -382,44 +368,16 @@ func (l *leader) applyAttemptChange(f *facts.Facts, c *facts.Change) {
 	if c.Kind == facts.ChangeLevel {
 		l.recheckNodes[a.Node] = true
 	}
-	l.trackRefusals(c.Key, a)
+	l.refusals.track(c.Key, a)
 	if c.Kind == facts.ChangeEnded || c.Kind == facts.ChangeOutput {
 		l.c.sessions.dropAttempt(a.Node, c.Key)
 		if j := f.Job(c.Key.Job); int(c.Key.Stage) == j.MapStage() {
-			l.dirtyMaps[j.ID] = true
+			l.outputs.dirty[j.ID] = true
 			if a.State == facts.AttemptFailed && a.Cause() == droverv1.Cause_CAUSE_INPUT {
 				l.c.locations.reportReadFailure(j.ID, l.c.now())
 			}
 		}
 	}
-}
-
-// missingMapsDivisor is how much smaller the number of missing map outputs must have become before live
-// reduces are told of the new ones: each time they get all outputs, which may be a megabyte.
-const missingMapsDivisor = 4
-
-// touchReduces updates the live reduce attempts of jobs whose map outputs changed: if one was lost, if
-// all are there, and a few times before.
-func (l *leader) touchReduces(f *facts.Facts) {
-	for id := range l.dirtyMaps {
-		j := f.Job(id)
-		if j == nil || j.HasEnded() || j.ReduceStage() < 0 || j.Stages[j.ReduceStage()].Live == 0 {
-			delete(l.missingMaps, id)
-			continue
-		}
-		maps := &j.Stages[j.MapStage()]
-		missing := maps.Tasks - maps.Done
-		if told, ok := l.missingMaps[id]; ok && missing > told/missingMapsDivisor && missing < told {
-			continue
-		}
-		l.missingMaps[id] = missing
-		f.EachActive(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) {
-			if int(k.Stage) == j.ReduceStage() && a.State == facts.AttemptLive {
-				l.c.wanted.recordChange(f, nodeEpoch{a.Node, a.Epoch}, k, a.Run)
-			}
-		})
-	}
-	clear(l.dirtyMaps)
 }
 
 // expire is step 2. It returns when it is due again, zero for never.
@@ -441,15 +399,19 @@ func (l *leader) expire(ctx context.Context) (time.Time, error) {
 		}
 		next = l.c.now()
 	}
-	proposeMaintenance := func(ctx context.Context) (time.Time, error) { return l.maintenance.propose(ctx, l.c, l.term) }
-	for _, propose := range []func(context.Context) (time.Time, error){l.startProbations, l.expireRefusals, proposeMaintenance, l.evacuate} {
-		at, err := propose(ctx)
+	for _, propose := range []func() (time.Time, error){
+		func() (time.Time, error) { return l.quarantines.startProbations(ctx, l.c) },
+		func() (time.Time, error) { return l.refusals.expire(ctx, l.c) },
+		func() (time.Time, error) { return l.maintenance.propose(ctx, l.proposer) },
+		func() (time.Time, error) { return l.evacuations.propose(ctx, l.proposer) },
+	} {
+		at, err := propose()
 		if err != nil {
 			return next, err
 		}
 		next = earlier(next, at)
 	}
-	return earlier(next, l.expireLogs()), nil
+	return earlier(next, l.logs.expire(l.c)), nil
 }
 
 // earlier returns the earlier of two times; zero is never.
@@ -458,28 +420,6 @@ func earlier(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// declareLost proposes the loss of nodes, together: the machines of a rack or behind a switch go at once.
-func (l *leader) declareLost(ctx context.Context, gone []lostNode) error {
-	var entries []*droverv1.Entry
-	for _, n := range gone {
-		entries = append(entries, &droverv1.Entry{Actor: actorSelf, Term: l.term, Body: &droverv1.Entry_NodeLost{NodeLost: &droverv1.NodeLostFact{Node: n.id, Epoch: n.epoch, Reason: leaseExpiredReason}}})
-	}
-	results, err := l.c.replica.ProposeAll(ctx, entries)
-	for i, res := range results {
-		n := gone[i]
-		l.c.sessions.end(n.id, n.epoch)
-		if res.Changed == 0 {
-			continue // it has registered in a later epoch
-		}
-		l.c.view(func(f *facts.Facts) {
-			if x := f.Node(n.id); x != nil {
-				l.c.log.Warn("lost a node: it did not report for as long as its lease", "node", x.Info.GetName())
-			}
-		})
-	}
-	return err
 }
 
 // updateProgress is step 5. It returns when it is due again, zero while no
@@ -497,37 +437,6 @@ func (l *leader) updateProgress() time.Time {
 		l.c.log.Error("cannot apply the progress of attempts", "err", err)
 	}
 	return now.Add(progressPause)
-}
-
-// logExpiry is the time at which nodes may remove the logs of an ended job.
-type logExpiry struct {
-	at  time.Time
-	job uint64
-}
-
-// scheduleLogExpiry schedules the removal of an ended job's logs.
-func (l *leader) scheduleLogExpiry(j *facts.Job) {
-	l.logExpiries = append(l.logExpiries, logExpiry{time.Unix(0, j.Ended).Add(l.c.cfg.KeepLogs), j.ID})
-}
-
-// expireLogs updates the wanted sets for jobs whose logs have expired, and
-// returns when the next ones expire.
-func (l *leader) expireLogs() (next time.Time) {
-	now, keep := l.c.now(), l.logExpiries[:0]
-	for _, x := range l.logExpiries {
-		if x.at.After(now) {
-			keep = append(keep, x)
-			next = earlier(next, x.at)
-			continue
-		}
-		l.c.view(func(f *facts.Facts) {
-			if j := f.Job(x.job); j != nil {
-				l.c.wanted.review(f, j)
-			}
-		})
-	}
-	l.logExpiries = keep
-	return next
 }
 
 // cycleDelay returns how long to wait before a cycle; an hour or more means
@@ -657,23 +566,6 @@ func (l *leader) commit(ctx context.Context, d scheduler.Decision) (scheduler.De
 		return scheduler.Decision{}, nil, fmt.Errorf("commit a decision: %w", err)
 	}
 	return withoutDropped(d, dropped), dropped, nil
-}
-
-// proposeDecision proposes a decision in entries of bounded size, and returns what was dropped of its actions.
-func (l *leader) proposeDecision(ctx context.Context, d *droverv1.DecisionFact) (dropped []facts.Drop, err error) {
-	from := 0
-	for _, part := range decisionParts(d) {
-		res, err := l.c.replica.Propose(ctx, &droverv1.Entry{Actor: actorSelf, Term: l.term, Body: &droverv1.Entry_Decision{Decision: part}})
-		if err = errors.Join(err, res.Err); err != nil {
-			return nil, err
-		}
-		l.c.metrics.violated.Add(float64(res.Violated))
-		for _, x := range res.Dropped {
-			dropped = append(dropped, facts.Drop{Index: from + x.Index, Reason: x.Reason})
-		}
-		from += len(part.Actions)
-	}
-	return dropped, nil
 }
 
 // locality returns how near to its data a placement is. For data on machines

@@ -40,16 +40,16 @@ func nextMaintenance(w *facts.MaintenanceWindow) (int64, droverv1.MaintenanceCha
 
 // propose proposes the windows that have begun or ended. It returns when the next one is due, zero for
 // none.
-func (m maintenance) propose(ctx context.Context, c *core, term uint64) (next time.Time, err error) {
-	now := c.now()
+func (m maintenance) propose(ctx context.Context, p proposer) (next time.Time, err error) {
+	now := p.c.now()
 	var entries []*droverv1.Entry
-	c.view(func(f *facts.Facts) {
+	p.c.view(func(f *facts.Facts) {
 		for id, ns := range m {
 			at := time.Unix(0, ns)
 			if n := f.Node(id); !at.After(now) && n != nil && len(n.Maintenance) > 0 {
 				if due, change := nextMaintenance(&n.Maintenance[0]); due <= now.UnixNano() {
 					d := &droverv1.MaintenanceFact{Node: id, From: n.Maintenance[0].From, Change: change}
-					entries = append(entries, &droverv1.Entry{Actor: actorSelf, Term: term, Body: &droverv1.Entry_Maintenance{Maintenance: d}})
+					entries = append(entries, &droverv1.Entry{Actor: actorSelf, Term: p.term, Body: &droverv1.Entry_Maintenance{Maintenance: d}})
 				}
 				at = now // the change sets the next one
 			}
@@ -59,10 +59,10 @@ func (m maintenance) propose(ctx context.Context, c *core, term uint64) (next ti
 	slices.SortFunc(entries, func(a, b *droverv1.Entry) int {
 		return cmp.Compare(a.GetMaintenance().GetNode(), b.GetMaintenance().GetNode())
 	})
-	results, err := c.replica.ProposeAll(ctx, entries)
+	results, err := p.c.replica.ProposeAll(ctx, entries)
 	for i, res := range results {
 		if res.Err != nil { // it was cancelled meanwhile
-			c.log.Info("maintenance did not begin or end", "node", entries[i].GetMaintenance().GetNode(), "why", res.Err)
+			p.c.log.Info("maintenance did not begin or end", "node", entries[i].GetMaintenance().GetNode(), "why", res.Err)
 		}
 	}
 	if err != nil {

@@ -181,36 +181,56 @@ func (c *core) trainPredictor(ctx context.Context) error {
 	}
 }
 
-// updateEstimates is part of step 4. If tasks have ended since the last call,
-// it predicts the run times of unfinished stages again and proposes what
-// changed; otherwise it does so for the jobs accepted since then, whose own
-// predictions may be older than the last completions. It returns when it is due
-// again, zero for not before something happens.
-func (l *leader) updateEstimates(ctx context.Context) (time.Time, error) {
-	if !l.newCompletions && len(l.newJobs) == 0 {
-		return time.Time{}, nil
+// estimateUpdates is what has happened since the leader last predicted the run times of unfinished stages.
+type estimateUpdates struct {
+	completions bool      // tasks ended
+	jobs        []uint64  // accepted
+	newest      uint64    // job that was accepted, ever
+	last        time.Time // of the last prediction
+}
+
+// accepted follows a job that may be new.
+func (u *estimateUpdates) accepted(id uint64) {
+	if id > u.newest {
+		u.newest, u.jobs = id, append(u.jobs, id)
 	}
+}
+
+// due returns when to predict again, zero for not before something happens.
+func (u *estimateUpdates) due() time.Time {
+	if !u.completions && len(u.jobs) == 0 {
+		return time.Time{}
+	}
+	return u.last.Add(estimatePause)
+}
+
+// take returns the predictions that changed: for all unfinished stages if tasks have ended since the last call, otherwise
+// for the jobs accepted since then, whose own predictions may be older than the last completions.
+func (u *estimateUpdates) take(f *facts.Facts, p *predictor, now time.Time) []*droverv1.StageEstimate {
+	jobs := u.jobs
+	if u.completions {
+		jobs = f.JobIDs()
+	}
+	list, more := newEstimates(f, p, jobs)
+	u.completions, u.jobs, u.last = more, nil, now
+	return list
+}
+
+// updateEstimates is part of step 4. It proposes the predictions that changed. It returns when it is due again, zero for
+// not before something happens.
+func (l *leader) updateEstimates(ctx context.Context) (time.Time, error) {
 	now := l.c.now()
-	if due := l.lastEstimates.Add(estimatePause); now.Before(due) {
+	if due := l.estimates.due(); due.IsZero() || now.Before(due) {
 		return due, nil
 	}
-	l.lastEstimates = now
 	var list []*droverv1.StageEstimate
 	var err error
 	l.c.view(func(f *facts.Facts) {
-		jobs := l.newJobs
-		if l.newCompletions {
-			jobs = f.JobIDs()
-		}
-		l.newCompletions, l.newJobs = false, nil
-		list = l.newEstimates(f, jobs)
+		list = l.estimates.take(f, l.c.predictor, now)
 		err = l.updateBandwidth(f)
 	})
-	if err != nil {
+	if err != nil || len(list) == 0 {
 		return time.Time{}, err
-	}
-	if len(list) == 0 {
-		return time.Time{}, nil
 	}
 	e := &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_Estimates{Estimates: &droverv1.EstimatesFact{Stages: list}}}
 	_, err = l.c.replica.Propose(ctx, e)
@@ -234,10 +254,9 @@ func (l *leader) updateBandwidth(f *facts.Facts) error {
 	return nil
 }
 
-// newEstimates returns the predictions for jobs that changed, of at most
-// maxEstimates stages; the rest follows in the next call.
-func (l *leader) newEstimates(f *facts.Facts, jobs []uint64) []*droverv1.StageEstimate {
-	var out []*droverv1.StageEstimate
+// newEstimates returns the predictions for jobs that changed, of at most maxEstimates stages, and whether there may be
+// more.
+func newEstimates(f *facts.Facts, p *predictor, jobs []uint64) (out []*droverv1.StageEstimate, more bool) {
 	for _, id := range jobs {
 		j := f.Job(id)
 		if j == nil || j.HasEnded() {
@@ -249,16 +268,15 @@ func (l *leader) newEstimates(f *facts.Facts, jobs []uint64) []*droverv1.StageEs
 				continue
 			}
 			if len(out) == maxEstimates {
-				l.newCompletions = true
-				return out
+				return out, true
 			}
-			p := l.c.predictor.estimateStage(j, i)
+			prediction := p.estimateStage(j, i)
 			was := float64(s.EstimateNS)
-			if p.Source.String() == s.EstimateSource && math.Abs(float64(p.RunTime)-was) <= estimateChange*was {
+			if prediction.Source.String() == s.EstimateSource && math.Abs(float64(prediction.RunTime)-was) <= estimateChange*was {
 				continue
 			}
-			out = append(out, &droverv1.StageEstimate{Job: id, Stage: int32(i), Ns: int64(p.RunTime), Source: p.Source.String()})
+			out = append(out, &droverv1.StageEstimate{Job: id, Stage: int32(i), Ns: int64(prediction.RunTime), Source: prediction.Source.String()})
 		}
 	}
-	return out
+	return out, false
 }

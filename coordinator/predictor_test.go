@@ -76,7 +76,8 @@ func TestPredictionsDoNotLookAtSplits(t *testing.T) {
 				t.Errorf("%s, %d splits: the mean is %d, want %d", name, n, s.MeanSplit, mean)
 			}
 			predict := func() []*droverv1.StageEstimate {
-				return (&leader{c: &core{predictor: p}}).newEstimates(f, f.JobIDs())
+				list, _ := newEstimates(f, p, f.JobIDs())
+				return list
 			}
 			predicted = append(predicted, predict())
 			s.Splits = nil
@@ -100,10 +101,9 @@ func BenchmarkNewEstimates(b *testing.B) {
 				splits[i] = &droverv1.FactSplit{Pieces: []*droverv1.SplitPiece{{Uri: "hdfs:///in", Offset: int64(i) << 27, Length: 1 << 27}}}
 			}
 			f, _ := acceptMapJob(b, splits)
-			l := &leader{c: &core{predictor: newPredictor()}}
-			ids := f.JobIDs()
+			p, ids := newPredictor(), f.JobIDs()
 			for b.Loop() {
-				l.newEstimates(f, ids)
+				newEstimates(f, p, ids)
 			}
 		})
 	}

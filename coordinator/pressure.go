@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -17,41 +18,31 @@ import (
 // them, until the share is met. The scheduler decides which tasks are
 // suspended; this decides how deeply.
 
-// escalateFrozen is step 3, for the nodes on which levels changed.
-func (l *leader) escalateFrozen(ctx context.Context) error {
-	if len(l.recheckNodes) == 0 {
+// escalateFrozen is step 3, for the nodes on which levels changed since the last call.
+func escalateFrozen(ctx context.Context, p proposer, changed map[int32]bool) error {
+	if len(changed) == 0 {
 		return nil
 	}
 	var acts []*droverv1.ActionFact
-	l.c.view(func(f *facts.Facts) {
-		for _, id := range slices.Sorted(keysOf(l.recheckNodes)) {
+	p.c.view(func(f *facts.Facts) {
+		for _, id := range slices.Sorted(maps.Keys(changed)) {
 			if n := f.Node(id); n != nil && n.Up {
-				acts = append(acts, escalations(f, n, l.c.cfg.FrozenShare)...)
+				acts = append(acts, escalations(f, n, p.c.cfg.FrozenShare)...)
 			}
 		}
 	})
-	clear(l.recheckNodes)
+	clear(changed)
 	if len(acts) == 0 {
 		return nil
 	}
-	dropped, err := l.proposeDecision(ctx, &droverv1.DecisionFact{Actions: acts})
+	dropped, err := p.proposeDecision(ctx, &droverv1.DecisionFact{Actions: acts})
 	if err != nil {
 		return fmt.Errorf("escalate frozen tasks: %w", err)
 	}
 	for _, d := range dropped {
-		l.c.log.Info("a frozen task was not escalated", "task", acts[d.Index].GetKey(), "why", d.Reason)
+		p.c.log.Info("a frozen task was not escalated", "task", acts[d.Index].GetKey(), "why", d.Reason)
 	}
 	return nil
-}
-
-func keysOf(m map[int32]bool) func(func(int32) bool) {
-	return func(yield func(int32) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
 }
 
 // frozenTask is a frozen attempt.

@@ -16,28 +16,31 @@ const (
 	maxNamedNodes   = 4               // named in a waiting reason
 )
 
-// trackQuarantine records the end of a node's quarantine.
-func (l *leader) trackQuarantine(n *facts.Node) {
+// quarantines is when the quarantines of nodes end, Unix ns.
+type quarantines map[int32]int64
+
+// track follows a change of a node.
+func (q quarantines) track(n *facts.Node) {
 	if n.Up && n.IsQuarantined() {
-		l.quarantineEnd[n.ID] = n.RetryAt
+		q[n.ID] = n.RetryAt
 	} else {
-		delete(l.quarantineEnd, n.ID)
+		delete(q, n.ID)
 	}
 }
 
 // startProbations proposes the probation of nodes whose quarantine has ended
 // and that report no problem. It returns when the next one is due, zero for
 // none.
-func (l *leader) startProbations(ctx context.Context) (next time.Time, err error) {
-	now := l.c.now()
-	for id, retryAt := range l.quarantineEnd {
+func (q quarantines) startProbations(ctx context.Context, c *core) (next time.Time, err error) {
+	now := c.now()
+	for id, retryAt := range q {
 		at := time.Unix(0, retryAt)
 		if !at.After(now) {
-			if _, load := l.c.sessions.status(id); load == nil || len(load.GetProblems()) > 0 {
+			if _, load := c.sessions.status(id); load == nil || len(load.GetProblems()) > 0 {
 				at = now.Add(quarantinePause)
 			} else {
 				e := &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_NodeDrain{NodeDrain: &droverv1.NodeDrainFact{Node: id, Automatic: true}}}
-				if _, err := l.c.replica.Propose(ctx, e); err != nil {
+				if _, err := c.replica.Propose(ctx, e); err != nil {
 					return next, err
 				}
 				at = now.Add(quarantinePause) // the change removes it

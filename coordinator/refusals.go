@@ -16,32 +16,35 @@ const (
 	maxExpiredRefusals = 256             // in one entry
 )
 
-// trackRefusals records when an attempt's back-off expires.
-func (l *leader) trackRefusals(k facts.Key, a *facts.Attempt) {
+// refusals is when the back-offs of attempts after transient refusals expire, Unix ns.
+type refusals map[facts.Key]int64
+
+// track follows a change of an attempt.
+func (r refusals) track(k facts.Key, a *facts.Attempt) {
 	if a.State == facts.AttemptLive && a.Suspension.TransientRefused != 0 {
-		l.refusalRetryAt[k] = a.Suspension.RetryAt
+		r[k] = a.Suspension.RetryAt
 	} else {
-		delete(l.refusalRetryAt, k)
+		delete(r, k)
 	}
 }
 
-// expireRefusals proposes the end of the back-off of attempts whose time has
+// expire proposes the end of the back-off of attempts whose time has
 // come, so that the scheduler may request those levels again. It returns when
 // the next one is due, zero for none. O(attempts with a back-off).
-func (l *leader) expireRefusals(ctx context.Context) (next time.Time, err error) {
-	now := l.c.now()
+func (r refusals) expire(ctx context.Context, c *core) (next time.Time, err error) {
+	now := c.now()
 	expired := &droverv1.RefusalsExpiredFact{}
-	l.c.view(func(f *facts.Facts) {
-		for k, retryAt := range l.refusalRetryAt {
+	c.view(func(f *facts.Facts) {
+		for k, retryAt := range r {
 			a, at := f.Attempt(k), time.Unix(0, retryAt)
 			switch {
 			case a == nil || a.State != facts.AttemptLive: // its job may be forgotten
-				delete(l.refusalRetryAt, k)
+				delete(r, k)
 				continue
 			case !at.After(now) && len(expired.Attempts) < maxExpiredRefusals:
 				expired.Attempts = append(expired.Attempts, k.Proto(a.Run))
 				at = now.Add(refusalPause) // the change removes it
-				l.refusalRetryAt[k] = at.UnixNano()
+				r[k] = at.UnixNano()
 			}
 			next = earlier(next, at)
 		}
@@ -49,6 +52,6 @@ func (l *leader) expireRefusals(ctx context.Context) (next time.Time, err error)
 	if len(expired.Attempts) == 0 {
 		return next, nil
 	}
-	_, err = l.c.replica.Propose(ctx, &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_RefusalsExpired{RefusalsExpired: expired}})
+	_, err = c.replica.Propose(ctx, &droverv1.Entry{Actor: actorSelf, Body: &droverv1.Entry_RefusalsExpired{RefusalsExpired: expired}})
 	return next, err
 }

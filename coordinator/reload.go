@@ -57,7 +57,7 @@ func (l *leader) applyReload(ctx context.Context) error {
 	if l.policyName == before {
 		return nil
 	}
-	if err := takeOverFromAnother(ctx, l, l.policyName); err != nil {
+	if err := takeOverFromAnother(ctx, l.proposer, l.policyName); err != nil {
 		return err
 	}
 	return l.resync(ctx, nil, nil)

@@ -28,7 +28,7 @@ func TestStoredParametersUnknownHereAreLeftOut(t *testing.T) {
 		}
 		c := &core{log: slog.New(slog.DiscardHandler)}
 		c.schedulerDefault.Store(&SchedulerChoice{Name: "fifo"})
-		l := &leader{c: c}
+		l := &leader{proposer: proposer{c: c}}
 		if err := l.setPolicy(f); err != nil || l.policyName != test.policy || !maps.Equal(l.policyParams, test.want) {
 			t.Errorf("%s: %s %v in force, %v, want %s %v", what, l.policyName, l.policyParams, err, test.policy, test.want)
 		}

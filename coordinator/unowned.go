@@ -38,30 +38,30 @@ func madeBy(f *facts.Facts) int64 {
 // takeOver prepares the facts for a scheduler of this name. If they say that another one made the policy states, it is
 // takeOverFromAnother; else it deletes what no scheduler owns, and all reservations if this one makes none. What was
 // made before makers were recorded stays.
-func takeOver(ctx context.Context, l *leader, name string) error {
+func takeOver(ctx context.Context, p proposer, name string) error {
 	maker, before := makerState(name).GetValue(), int64(0)
-	l.c.view(func(f *facts.Facts) { before = madeBy(f) })
+	p.c.view(func(f *facts.Facts) { before = madeBy(f) })
 	if before != 0 && before != maker {
-		return takeOverFromAnother(ctx, l, name)
+		return takeOverFromAnother(ctx, p, name)
 	}
-	if err := l.proposeDeletion(ctx, deletionScope{allReservations: !makesReservations(name)}); err != nil || before == maker {
+	if err := p.proposeDeletion(ctx, deletionScope{allReservations: !makesReservations(name)}); err != nil || before == maker {
 		return err
 	}
-	return recordMaker(ctx, l, name)
+	return recordMaker(ctx, p, name)
 }
 
 // takeOverFromAnother deletes all policy states and reservations, and records that a scheduler of this name makes the
 // next: what another one has guaranteed may be nothing that this one can keep, and then Check refuses each of its
 // decisions. It does not ask who the facts say made them: in this term another scheduler may have decided.
-func takeOverFromAnother(ctx context.Context, l *leader, name string) error {
-	if err := l.proposeDeletion(ctx, deletionScope{allStates: true, allReservations: true}); err != nil {
+func takeOverFromAnother(ctx context.Context, p proposer, name string) error {
+	if err := p.proposeDeletion(ctx, deletionScope{allStates: true, allReservations: true}); err != nil {
 		return err
 	}
-	return recordMaker(ctx, l, name)
+	return recordMaker(ctx, p, name)
 }
 
-func recordMaker(ctx context.Context, l *leader, name string) error {
-	_, err := l.proposeDecision(ctx, &droverv1.DecisionFact{PolicyStates: []*droverv1.PolicyStateFact{makerState(name)}})
+func recordMaker(ctx context.Context, p proposer, name string) error {
+	_, err := p.proposeDecision(ctx, &droverv1.DecisionFact{PolicyStates: []*droverv1.PolicyStateFact{makerState(name)}})
 	return err
 }
 
@@ -93,14 +93,14 @@ func isOfGoneProject(f *facts.Facts, job, project uint64) bool {
 
 // proposeDeletion proposes what deletion returns, if that is anything. State must be rebuilt afterwards if it has what
 // was deleted.
-func (l *leader) proposeDeletion(ctx context.Context, scope deletionScope) error {
+func (p proposer) proposeDeletion(ctx context.Context, scope deletionScope) error {
 	var d *droverv1.DecisionFact
-	l.c.view(func(f *facts.Facts) { d = deletion(f, scope) })
+	p.c.view(func(f *facts.Facts) { d = deletion(f, scope) })
 	if len(d.Actions) == 0 && len(d.PolicyStates) == 0 {
 		return nil
 	}
-	l.c.log.Info("deleting what no scheduler owns", "reservations", len(d.Actions), "policy states", len(d.PolicyStates))
-	_, err := l.proposeDecision(ctx, d)
+	p.c.log.Info("deleting what no scheduler owns", "reservations", len(d.Actions), "policy states", len(d.PolicyStates))
+	_, err := p.proposeDecision(ctx, d)
 	return err
 }
 

@@ -1,0 +1,46 @@
+package coordinator
+
+import (
+	"time"
+
+	"github.com/drover-run/drover/coordinator/facts"
+)
+
+// logExpiry is the time at which nodes may remove the logs of an ended job.
+type logExpiry struct {
+	at  time.Time
+	job uint64
+}
+
+// logExpiries is when the logs of ended jobs expire.
+type logExpiries struct {
+	due       []logExpiry
+	scheduled map[uint64]bool // ended jobs that are, or were, in due: the others' logs are kept until they are gathered
+}
+
+// schedule schedules the removal of an ended job's logs, once.
+func (e *logExpiries) schedule(j *facts.Job, keep time.Duration) {
+	if !e.scheduled[j.ID] {
+		e.scheduled[j.ID] = true
+		e.due = append(e.due, logExpiry{time.Unix(0, j.Ended).Add(keep), j.ID})
+	}
+}
+
+// expire updates the wanted sets for jobs whose logs have expired, and returns when the next ones expire.
+func (e *logExpiries) expire(c *core) (next time.Time) {
+	now, keep := c.now(), e.due[:0]
+	for _, x := range e.due {
+		if x.at.After(now) {
+			keep = append(keep, x)
+			next = earlier(next, x.at)
+			continue
+		}
+		c.view(func(f *facts.Facts) {
+			if j := f.Job(x.job); j != nil {
+				c.wanted.review(f, j)
+			}
+		})
+	}
+	e.due = keep
+	return next
+}
