@@ -11,6 +11,9 @@ GO_TEST := go test -timeout 20m
 # the repository and other clones share the build cache. What the user has set, also by `go env -w`, stays.
 export GOFLAGS := $(strip $(filter-out -trimpath,$(shell go env GOFLAGS)) -trimpath)
 
+# Nothing needs cgo but the race detector (unit.sh): the binary, lint and all other tests share what is compiled without it.
+export CGO_ENABLED := 0
+
 .DEFAULT_GOAL := help
 .PHONY: help build bed dist dist-check vagrant-test deps up down shell run test check lint generate pictures bench day soak fuzz attack chaos mutants exact clean
 
@@ -18,11 +21,11 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 build: ## the static binary, bin/drover
-	CGO_ENABLED=0 go build -ldflags '-s -w' -o internal/innerbin/bin/harness ./cmd/drover-harness
-	CGO_ENABLED=0 go build -ldflags '-s -w' -o internal/innerbin/bin/helper ./cmd/drover-helper
-	CGO_ENABLED=0 go build -ldflags '-s -w' -o internal/innerbin/bin/logger ./cmd/drover-logger
-	CGO_ENABLED=0 go build -ldflags '-s -w' -o internal/innerbin/bin/init ./cmd/drover-init
-	CGO_ENABLED=0 go build -pgo=$(PROFILE) -ldflags '$(LDFLAGS)' -o bin/drover ./cmd/drover
+	go build -ldflags '-s -w' -o internal/innerbin/bin/harness ./cmd/drover-harness
+	go build -ldflags '-s -w' -o internal/innerbin/bin/helper ./cmd/drover-helper
+	go build -ldflags '-s -w' -o internal/innerbin/bin/logger ./cmd/drover-logger
+	go build -ldflags '-s -w' -o internal/innerbin/bin/init ./cmd/drover-init
+	go build -pgo=$(PROFILE) -ldflags '$(LDFLAGS)' -o bin/drover ./cmd/drover
 
 dist: ## static binaries and Debian packages, amd64 and arm64, with checksums: out/dist
 	dist/build.sh out/dist

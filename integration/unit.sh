@@ -14,7 +14,7 @@ rm -rf "$out" && mkdir -p "$out"
 mapfile -t pure < <(go list ./scheduler/... ./internal/words ./internal/imports ./integration/cmd/exported | grep -v '/scheduler/sim/run$')
 mapfile -t others < <(go list ./... | grep -vxF "$(printf '%s\n' "${pure[@]}")")
 CGO_ENABLED=0 unit pure "" "${pure[@]}" # as in test.sh, which has the same compiled then
-unit race -race "${others[@]}"
+CGO_ENABLED=1 unit race -race "${others[@]}" # the race detector needs cgo
 echo "unit tests: $SECONDS s"
 for name in pure race; do
   [ ! -f "$out/$name.first.txt" ] || { echo "FLAKY or failed, the first time ($out/$name.first.txt):"; failures "$out/$name.first.txt"; }
