@@ -51,7 +51,7 @@ func followJobLogs(c *cli.Context, cl *client, job, stage string) error {
 		return nil // Ctrl-C ends following
 	}
 	if err == nil && f.bytes == 0 {
-		fmt.Fprintln(c.App.ErrWriter, nothingWritten(c, "the tasks", "job logs", job))
+		fmt.Fprintln(c.App.ErrWriter, nothingWritten(c, cl, job, "the tasks", "job logs", job))
 	}
 	return err
 }

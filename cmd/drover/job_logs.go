@@ -76,7 +76,7 @@ func jobLogsCommand() *cli.Command {
 			}
 			switch {
 			case shown > gone && bytes == 0:
-				fmt.Fprintln(c.App.ErrWriter, nothingWritten(c, "the tasks", "job logs", a[0]))
+				fmt.Fprintln(c.App.ErrWriter, nothingWritten(c, cl, a[0], "the tasks", "job logs", a[0]))
 			case shown == 0:
 				fmt.Fprintln(c.App.ErrWriter, "no logs: no task has started, or the nodes where they ran are lost")
 			}

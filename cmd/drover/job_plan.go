@@ -61,6 +61,9 @@ func runJobPlan(c *cli.Context) error {
 	if c.Bool("json") {
 		return printProto(c.App.Writer, res.Msg)
 	}
+	for _, h := range jobHints(j, f.path) {
+		fmt.Fprintln(c.App.ErrWriter, h)
+	}
 	printPlan(c.App.Writer, j, res.Msg)
 	return nil
 }

@@ -57,7 +57,7 @@ func runJobRun(c *cli.Context) error {
 			fmt.Fprintf(c.App.ErrWriter, format+"\n", args...)
 		}
 	}
-	for _, h := range undeclaredFileHints(j, f.path) {
+	for _, h := range jobHints(j, f.path) {
 		printf("%s", h)
 	}
 	if err := uploadFiles(c.Context, cl, f.files, printf); err != nil {

@@ -36,7 +36,7 @@ func jobValidateCommand() *cli.Command {
 			if _, err := collectLocalFiles(j, a[0]); err != nil {
 				return err
 			}
-			for _, h := range undeclaredFileHints(j, a[0]) {
+			for _, h := range jobHints(j, a[0]) {
 				fmt.Fprintln(c.App.ErrWriter, h)
 			}
 			if c.Bool("json") {

@@ -14,6 +14,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/fault"
+	"github.com/drover-run/drover/internal/plain"
 	"github.com/drover-run/drover/jobspec"
 )
 
@@ -291,19 +292,28 @@ func taskLogsCommand() *cli.Command {
 			}
 			n, err := streamLogs(c, cl, at.Key, "")
 			if err == nil && n == 0 && c.Context.Err() == nil {
-				fmt.Fprintln(c.App.ErrWriter, nothingWritten(c, "the task", "task logs", a[0]+" "+a[1]))
+				fmt.Fprintln(c.App.ErrWriter, nothingWritten(c, cl, a[0], "the task", "task logs", a[0]+" "+a[1]))
 			}
 			return err
 		},
 	}
 }
 
-// nothingWritten says that a stream of who is empty, and which command shows the other one.
-func nothingWritten(c *cli.Context, who, command, args string) string {
+// nothingWritten says that a stream of who in a job is empty, and which command shows the other one. Standard output of
+// mappers and reducers is never a log.
+func nothingWritten(c *cli.Context, cl *client, job, who, command, args string) string {
 	if c.Bool("stderr") {
 		return fmt.Sprintf("%s wrote nothing to standard error; for standard output: drover %s %s", who, command, args)
 	}
-	return fmt.Sprintf("%s wrote nothing to standard output; for standard error: drover %s -stderr %s", who, command, args)
+	stderr := fmt.Sprintf("for standard error: drover %s -stderr %s", command, args)
+	if r, err := getJob(c, cl, job); err == nil && slices.ContainsFunc(r.Stages, func(s *droverv1.StageSummary) bool { return s.Kind != string(jobspec.KindGroup) }) {
+		where := "in " + plain.Line(r.Output)
+		if r.Output == "" {
+			where = "which has none"
+		}
+		return fmt.Sprintf("%s wrote nothing to the log; what mappers and reducers have written to standard output is the output of the job, %s; %s", who, where, stderr)
+	}
+	return fmt.Sprintf("%s wrote nothing to standard output; %s", who, stderr)
 }
 
 func taskExecCommand() *cli.Command {

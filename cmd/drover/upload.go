@@ -77,6 +77,26 @@ func collectLocalFiles(j *jobspec.Job, jobFile string) ([]localFile, error) {
 	return out, nil
 }
 
+// jobHints returns notes about what a job that is valid probably lacks.
+func jobHints(j *jobspec.Job, jobFile string) []string {
+	return append(undeclaredFileHints(j, jobFile), lostOutputHints(j)...)
+}
+
+// lostOutputHints returns a note if the job has no output, and a map or reduce stage whose output is lost therefore.
+func lostOutputHints(j *jobspec.Job) []string {
+	if j.Output != nil {
+		return nil
+	}
+	for _, kind := range []jobspec.StageKind{jobspec.KindReduce, jobspec.KindMap} { // with a reduce stage the output is that of it
+		for i := range j.Stages {
+			if s := &j.Stages[i]; s.Kind == kind {
+				return []string{fmt.Sprintf(`note: the job has no output: what stage %q writes is thrown away; add output { path = "file:///…" } to the job to keep it`, s.Name)}
+			}
+		}
+	}
+	return nil
+}
+
 // undeclaredFileHints returns a hint for each argument of a command that names a file beside
 // the job file but not among the files of its stage, so that tasks will not find it.
 func undeclaredFileHints(j *jobspec.Job, jobFile string) (hints []string) {
