@@ -117,6 +117,34 @@ func TestInfeasibleDeadlineIsReportedBeforeItPasses(t *testing.T) {
 	b.waitForEnd("a", succeeded)
 }
 
+// A deadline that can be met, before which the job is not expected to end, is not said to be on track, wherever a job is shown.
+func TestDeadlineBeforeTheExpectedEndIsAtRisk(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.Scheduler = "3dsf" })
+	info := coordtest.Info("n1")
+	info.Levels = []droverv1.Level{droverv1.Level_LEVEL_RUNNING} // nothing gives way
+	n, _ := b.addNode(info, coordtest.Hang)
+	b.waitForNodes()
+	long := groupJob("long", 8)
+	long.RuntimeBound = jobspec.Duration(100 * time.Hour)
+	b.submit(long)
+	b.waitUntil("it runs", func() bool { return b.job("long").Job.TasksRunning == 8 })
+	short := withDeadline(groupJob("short", 1), 2*time.Hour, jobspec.OnMissContinue)
+	short.RuntimeBound = jobspec.Duration(time.Minute)
+	b.submit(short)
+	b.waitUntil("an end after the deadline is expected", func() bool { got := b.job("short").Job; return got.ExpectedEndMs > got.DeadlineMs })
+	if got := b.job("short").Job; got.DeadlineState != "at risk" {
+		t.Errorf("the deadline is %s: %s", got.DeadlineState, got.Message)
+	}
+	res, err := b.client.ListJobs(b.ctx, connect.NewRequest(&droverv1.ListJobsRequest{NamePrefix: "short"}))
+	if err != nil || len(res.Msg.Jobs) != 1 || res.Msg.Jobs[0].DeadlineState != "at risk" {
+		t.Errorf("%v, %v", res, err)
+	}
+	n.SetBehaviour(coordtest.Succeed)
+	if got := b.waitForEnd("short", succeeded).Job; got.DeadlineState != "met" {
+		t.Errorf("it ended, and the deadline is %s", got.DeadlineState)
+	}
+}
+
 // A job of which only the bound is known is not stopped by on_miss since the bound is longer than the deadline: it may take
 // less, as its quote says. It starts on a node that is free.
 func TestBoundBeyondTheDeadlineStopsNoJob(t *testing.T) {
@@ -127,7 +155,7 @@ func TestBoundBeyondTheDeadlineStopsNoJob(t *testing.T) {
 	j.RuntimeBound = jobspec.Duration(3 * time.Hour)
 	id := fmt.Sprint(b.submit(j))
 	b.waitUntil("it runs", func() bool { got := b.job(id).Job; return got.TasksRunning == 4 || got.EndedMs > 0 })
-	if got := b.job(id).Job; got.Probability < 0.4 || got.DeadlineState != "on track" {
+	if got := b.job(id).Job; got.Probability < 0.4 || got.DeadlineState != deadlineOnTrack && got.DeadlineState != deadlineAtRisk {
 		t.Errorf("quoted %.2f, the deadline is %s: %s", got.Probability, got.DeadlineState, got.Message)
 	}
 	n.SetBehaviour(coordtest.Succeed)
@@ -153,7 +181,7 @@ func TestFirstTaskToEndStopsNoJob(t *testing.T) {
 		got := b.job(id).Job
 		return got.TasksDone == 1 && got.TasksRunning == 8 || got.EndedMs > 0
 	})
-	if got := b.job(id); got.Job.DeadlineState != "on track" || got.Stages[0].EstimateMs > time.Hour.Milliseconds() {
+	if got := b.job(id); got.Job.DeadlineState != deadlineOnTrack && got.Job.DeadlineState != deadlineAtRisk || got.Stages[0].EstimateMs > time.Hour.Milliseconds() {
 		t.Errorf("its tasks take about %d ms, the deadline is %s: %s", got.Stages[0].EstimateMs, got.Job.DeadlineState, got.Job.Message)
 	}
 	n.SetBehaviour(coordtest.Succeed)

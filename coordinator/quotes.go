@@ -518,6 +518,10 @@ func (v *jobView) expectedOfJob(f *facts.Facts, expected forecast.Expected, out 
 	}
 	if !waitsForUser(f, j) {
 		out.ExpectedEndMs = expectedJobEnd(expected, out.Job, now)
+		if d := f.Deadlines(); out.DeadlineState == deadlineOnTrack && unixMillis(expected.Ends[scheduler.JobID(out.Job)]) > out.DeadlineMs &&
+			(d.LatestDeparture(j) == 0 || d.GuaranteeViolated(j) != "") { // a guarantee holds, whatever is expected without it
+			out.DeadlineState = deadlineAtRisk
+		}
 	}
 	if out.StartedMs > 0 {
 		return

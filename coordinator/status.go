@@ -41,6 +41,12 @@ func (v *jobView) summary(f *facts.Facts, j *facts.Job) *droverv1.JobSummary {
 	return s
 }
 
+// What is said of the deadline of a live job that can be met: it is at risk if the job is expected to end later.
+const (
+	deadlineOnTrack = "on track"
+	deadlineAtRisk  = "at risk"
+)
+
 // deadlineState describes a job's deadline in words.
 func deadlineState(j *facts.Job) string {
 	switch {
@@ -53,7 +59,7 @@ func deadlineState(j *facts.Job) string {
 	case j.Miss != nil:
 		return "infeasible"
 	default:
-		return "on track"
+		return deadlineOnTrack
 	}
 }
 
