@@ -46,7 +46,7 @@ func (d *Server) gatherLogs(ctx context.Context, g *droverv1.GatherLogsRequest, 
 	dir, name := path.Split(uri.Path)
 	if err := fs.Mkdir(ctx, path.Clean(dir)); err != nil {
 		if errors.Is(err, hdfs.ErrPermission) {
-			return fault.New(fault.Denied, "logs %s: user %q may not write there: %w", uri, user, err)
+			return fault.New(fault.Denied, "logs %s: %s may not write there: %w", uri, actor(uri, user), err)
 		}
 		return err
 	}

@@ -3,6 +3,8 @@ package requests
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"path"
 	"strings"
 	"time"
@@ -31,10 +33,10 @@ func (d *Server) listInputs(ctx context.Context, paths []string, user string, re
 		x := expansion{fs: fs, uri: uri, recurse: recurse, limit: maxInputFiles - len(l.files)}
 		matched, err := x.expand(ctx, uri.Path)
 		if errors.Is(err, hdfs.ErrNotExist) || err == nil && matched == 0 {
-			return nil, fault.New(fault.NotFound, "input %s: no such file: check the path, and that user %q may read it", raw, user)
+			return nil, fault.New(fault.NotFound, "input %s: no such file: check the path, and that %s may read it", raw, actor(uri, user))
 		}
 		if err != nil {
-			return nil, err
+			return nil, readError(uri, err)
 		}
 		for _, info := range x.files {
 			slot := info.BlockSizeBytes
@@ -47,6 +49,22 @@ func (d *Server) listInputs(ctx context.Context, paths []string, user string, re
 	}
 	l.sum = sumOf(l.files)
 	return l, nil
+}
+
+// actor returns who reads and writes the files of a URI: HDFS has users, and files of this machine are those of the daemon.
+func actor(uri hdfs.URI, user string) string {
+	if uri.Scheme == hdfs.SchemeLocal {
+		return fmt.Sprintf("the node daemon (uid %d)", os.Geteuid())
+	}
+	return fmt.Sprintf("user %q", user)
+}
+
+// readError says who may not read a file of this machine. A NameNode's own words name the user.
+func readError(uri hdfs.URI, err error) error {
+	if uri.Scheme != hdfs.SchemeLocal || !errors.Is(err, hdfs.ErrPermission) {
+		return err
+	}
+	return fault.New(fault.Denied, "input %s: %s may not read it: change its permissions or those of the folders above it, or name another path", uri, actor(uri, ""))
 }
 
 // expansion collects the files of one input path.

@@ -187,7 +187,7 @@ func (f inputFile) layout(ctx context.Context, from, to int, refresh bool) (hdfs
 		}
 		layout, err := f.fs.Locations(ctx, f.uri.Path, int64(from)*f.slotBytes, int64(to-from)*f.slotBytes)
 		if err != nil || layout.Err() == nil || refresh {
-			return layout, err
+			return layout, readError(f.uri, err)
 		}
 		if time.Now().After(end) {
 			return layout, fault.New(fault.Unavailable, "input %s: %w", f.uri, layout.Err())

@@ -84,7 +84,7 @@ func mkdirError(uri hdfs.URI, user string, err error) error {
 	}
 	switch {
 	case errors.Is(err, hdfs.ErrPermission):
-		return fault.New(fault.Denied, "output %s: user %q may not write there: %w", uri, user, cause)
+		return fault.New(fault.Denied, "output %s: %s may not write there: %w", uri, actor(uri, user), cause)
 	case cause != err:
 		return fmt.Errorf("output %s: its folder cannot be made: %w", uri, cause)
 	default:

@@ -289,9 +289,11 @@ func TestRefreshForgetsCachedLocations(t *testing.T) {
 	}
 }
 
-func check(id uint64, prepare bool) *droverv1.NodeRequest {
+func check(id uint64, prepare bool) *droverv1.NodeRequest { return checkAt(id, prepare, "hdfs:///out/x") }
+
+func checkAt(id uint64, prepare bool, output string) *droverv1.NodeRequest {
 	return &droverv1.NodeRequest{Id: id, User: "u", Operation: &droverv1.NodeRequest_CheckOutput{CheckOutput: &droverv1.CheckOutputRequest{
-		Path: "hdfs:///out/x", Prepare: prepare, Temporary: "hdfs:///out/x/_temporary/7"}}}
+		Path: output, Prepare: prepare, Temporary: output + "/_temporary/7"}}}
 }
 
 func TestCheckOutput(t *testing.T) {
@@ -776,5 +778,35 @@ func TestDelete(t *testing.T) {
 	}
 	if a := o.request(t, &droverv1.NodeRequest{Id: 3, Operation: &droverv1.NodeRequest_DeletePath{DeletePath: &droverv1.DeletePathRequest{Path: "hdfs:///"}}}); a.GetErrorClass() != fault.Invalid.Error() {
 		t.Errorf("the root: %v", a)
+	}
+}
+
+// TestLocalPermissionsNameTheDaemon: files of this machine are read and written by the daemon, and not by the job's user, of
+// whom the machine may know nothing.
+func TestLocalPermissionsNameTheDaemon(t *testing.T) {
+	daemon := fmt.Sprintf("the node daemon (uid %d) may not ", os.Geteuid())
+	read := "input file:///in/a: " + daemon + "read it: change its permissions or those of the folders above it, or name another path"
+	for name, c := range map[string]struct {
+		op      fake.Op
+		request *droverv1.NodeRequest
+		want    string
+	}{
+		"to look at an input":      {fake.OpStat, locate(1, 0, 0, "file:///in/a"), read},
+		"to open an input":         {fake.OpLocations, locate(1, 0, 0, "file:///in/a"), read},
+		"to make an output":        {fake.OpCreate, checkAt(1, true, "file:///out/x"), "output file:///out/x: " + daemon + "write there: "},
+		"to make an output's root": {fake.OpMkdir, checkAt(1, true, "file:///out/x"), "output file:///out/x: " + daemon + "write there: "},
+		"HDFS knows the user":      {fake.OpCreate, checkAt(1, true, "hdfs:///out/x"), `output hdfs:///out/x: user "u" may not write there: `},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := newTestServer(t)
+			write(t, o.fs, "/in/a", 1)
+			o.fs.FailNth(c.op, 1, hdfs.ErrPermission)
+			if a := o.request(t, c.request); !strings.HasPrefix(a.GetError(), c.want) || a.GetErrorClass() != fault.Denied.Error() {
+				t.Errorf("class %q, %q, want %q", a.GetErrorClass(), a.GetError(), c.want)
+			}
+		})
+	}
+	if a := newTestServer(t).request(t, locate(1, 0, 0, "file:///none")); !strings.HasSuffix(a.GetError(), fmt.Sprintf("and that the node daemon (uid %d) may read it", os.Geteuid())) {
+		t.Errorf("%q", a.GetError())
 	}
 }
