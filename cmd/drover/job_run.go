@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -135,6 +137,24 @@ func guaranteeText(q *droverv1.Quote) string {
 	}
 }
 
+// showFirstFailure says how an attempt of a live job has failed: its other attempts may take long, and fail in the same way.
+// It reports whether it has looked for one, which is once: that lists the tasks.
+func showFirstFailure(c *cli.Context, cl *client, view *jobView, r *droverv1.GetJobResponse) bool {
+	if !slices.ContainsFunc(r.Stages, func(s *droverv1.StageSummary) bool { return s.FailedAttempts > 0 }) {
+		return false
+	}
+	a, err := lastFailure(c, cl, r)
+	if err != nil { // a lost connection: following the job goes on, or ends with it
+		return false
+	}
+	if a != nil {
+		var text strings.Builder
+		printLastFailure(&text, r, a)
+		view.say(strings.TrimSuffix(text.String(), "\n"))
+	}
+	return true
+}
+
 // followJob shows a job until it has ended and converts its end to an exit code. lines
 // and file locate the fields of its job file, if known.
 func followJob(c *cli.Context, cl *client, job string, lines map[string]int, file string) error {
@@ -149,9 +169,10 @@ func followJob(c *cli.Context, cl *client, job string, lines map[string]int, fil
 	}
 	defer st.Close()
 	var last *droverv1.GetJobResponse
-	for st.Receive() {
+	for failureShown := c.Bool("json"); st.Receive(); {
 		last = st.Msg()
 		view.update(last)
+		failureShown = failureShown || showFirstFailure(c, cl, view, last)
 	}
 	view.close()
 	if err := st.Err(); err != nil && !errors.Is(err, io.EOF) {
