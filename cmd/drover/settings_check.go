@@ -40,10 +40,26 @@ func initialPolicy(c *cli.Context) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := policies.New(c.String("scheduler"), params); err != nil {
+	name := c.String("scheduler")
+	i, err := policies.Get(name)
+	switch {
+	case err != nil: // its text names policies for simulations too
+		return nil, usageErrorf("%s: unknown scheduler %q: use one of %s", settingName("scheduler"), name, strings.Join(livePolicies(), ", "))
+	case i.SimOnly:
+		return nil, usageErrorf("%s: scheduler %q needs knowledge of the future: it works only in simulations", settingName("scheduler"), name)
+	}
+	if _, err := policies.New(name, params); err != nil {
 		return nil, usageErrorf("%s: %v", settingName("scheduler"), err)
 	}
 	return params, nil
+}
+
+// livePolicies returns the names of the policies that a cluster can have.
+func livePolicies() []string {
+	return slices.DeleteFunc(policies.Names(), func(name string) bool {
+		i, err := policies.Get(name)
+		return err != nil || i.SimOnly
+	})
 }
 
 // checkCoordinatorSettings is checkCoordinator without what reads files, which may be on another
