@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
 	goruntime "runtime"
 	"strings"
+	"sync"
 	"syscall"
 
+	"connectrpc.com/connect"
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -153,18 +156,36 @@ func runDevNode(ctx context.Context, c *cli.Context, data, socket string, up <-c
 	}
 	defer driver.Close()
 	recent := diagnosis.NewLog()
+	var once sync.Once
 	cfg := node.Config{
 		Data: filepath.Join(data, "node"), Registry: newRegistry(), Coordinator: droverv1connect.NewNodeServiceClient(h, base), Driver: driver,
 		Info: info, FilesConfig: files, AllowRoot: true, Probe: true, NoSync: c.String("data") == "", Log: slog.New(recent.Handler(newDevLogger(c).Handler())), RecentLog: recent, Harness: harness, HarnessArgs: harnessArgs,
-		Ready: func(string) {
-			fmt.Fprintf(c.App.ErrWriter, "ready: coordinator and node on %s, tasks are plain processes (unconfined, no limits enforced)\n", socket)
-			if "unix://"+socket != defaultAddress {
-				fmt.Fprintf(c.App.ErrWriter, "clients: export DROVER_ADDRESS=unix://%s\n", socket)
-			}
+		Ready: func(string) { // also when the node registers again, as after the machine stood still
+			once.Do(func() {
+				fmt.Fprintf(c.App.ErrWriter, "ready: coordinator and node on %s, tasks are plain processes (unconfined, no limits enforced)\n", socket)
+				if "unix://"+socket != defaultAddress {
+					fmt.Fprintf(c.App.ErrWriter, "clients: export DROVER_ADDRESS=unix://%s\n", socket)
+				}
+				tellOtherScheduler(ctx, c, droverv1connect.NewClientServiceClient(h, base), data)
+			})
 		},
 	}
 	tune(&cfg)
 	return node.Run(ctx, cfg)
+}
+
+// tellOtherScheduler says so if the state has another scheduler than the flags name.
+func tellOtherScheduler(ctx context.Context, c *cli.Context, cl droverv1connect.ClientServiceClient, data string) {
+	if !c.IsSet("scheduler") && !c.IsSet("set") {
+		return
+	}
+	res, err := cl.GetScheduler(ctx, connect.NewRequest(&droverv1.GetSchedulerRequest{}))
+	if err != nil { // dev is ending
+		return
+	}
+	if params, err := parseParams(c.StringSlice("set")); err == nil && (res.Msg.Name != c.String("scheduler") || !maps.Equal(res.Msg.Params, params)) {
+		fmt.Fprintf(c.App.ErrWriter, "note: the state in %s has scheduler %s, as `drover scheduler set` chose it; -scheduler and -set are for a state without one\n", data, res.Msg.Name)
+	}
 }
 
 // newDevLogger logs only errors unless -verbose: warnings about missing quotas or a
