@@ -3,6 +3,8 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 
 	"connectrpc.com/connect"
 
@@ -39,9 +41,29 @@ func (s *clientService) SetLevel(ctx context.Context, req *connect.Request[drove
 		return nil, err
 	}
 	if len(res.Dropped) > 0 {
-		return nil, fault.New(fault.Conflict, "task %s/%d of job %s: %s", q.GetStage(), q.GetTask(), clipText(q.GetJob(), 128), res.Dropped[0].Reason)
+		why := res.Dropped[0].Reason
+		s.core.view(func(f *facts.Facts) { why += levelCure(f, act, why) })
+		return nil, fault.New(fault.Conflict, "task %s/%d of job %s: %s", q.GetStage(), q.GetTask(), clipText(q.GetJob(), 128), why)
 	}
 	return connect.NewResponse(&droverv1.SetLevelResponse{Key: act.GetKey(), From: from}), nil
+}
+
+// levelCure returns what the user can do about a level that was refused for the sake of the attempt's node, with a colon
+// before it, "" if the reason says all.
+func levelCure(f *facts.Facts, act *droverv1.ActionFact, why string) string {
+	a := f.Attempt(facts.KeyOf(act.GetKey()))
+	if a == nil || f.Node(a.Node) == nil {
+		return ""
+	}
+	node := f.Node(a.Node).Info.GetName()
+	switch {
+	case why == facts.DropNoCapacity:
+		return fmt.Sprintf(": wait until a task on %s has ended, or suspend one there; `drover node status %s` shows what is in use", node, node)
+	case strings.HasPrefix(why, facts.DropNoLevel):
+		return fmt.Sprintf(": `drover node status %s` says what it lacks", node)
+	default:
+		return ""
+	}
 }
 
 // levelAction finds the attempt and encodes the request for the log.

@@ -300,6 +300,31 @@ func TestRefusedLevelIsReported(t *testing.T) {
 	b.waitForLevel("hang", droverv1.Level_LEVEL_FROZEN)
 }
 
+// TestRefusedResumeSaysWhatToDo: while a task is suspended by hand, another one may take its place on the node.
+func TestRefusedResumeSaysWhatToDo(t *testing.T) {
+	b := newTestCluster(t, nil)
+	b.startHangingTask(levelNode("n1"))
+	if err := b.setLevel("hang", droverv1.Level_LEVEL_FROZEN, ""); err != nil {
+		t.Fatal(err)
+	}
+	b.waitForLevel("hang", droverv1.Level_LEVEL_FROZEN)
+	b.submit(groupJob("others", 8))
+	b.waitUntil("the node is full", func() bool { return b.job("others").Job.TasksRunning == 8 })
+	err := b.setLevel("hang", droverv1.Level_LEVEL_RUNNING, "")
+	want := "task main/0 of job hang: the node has no free capacity to resume the task: wait until a task on n1 has ended, or suspend one there; `drover node status n1` shows what is in use"
+	if !errors.Is(err, fault.Conflict) || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v", err)
+	}
+	if err := b.setLevel("others", droverv1.Level_LEVEL_FROZEN, ""); err != nil {
+		t.Fatal(err)
+	}
+	b.waitForLevel("others", droverv1.Level_LEVEL_FROZEN)
+	if err := b.setLevel("hang", droverv1.Level_LEVEL_RUNNING, ""); err != nil {
+		t.Fatal(err)
+	}
+	b.waitForLevel("hang", droverv1.Level_LEVEL_RUNNING)
+}
+
 // TestPreemptionPicksAnotherVictimAfterRefusal checks that a victim that cannot
 // be suspended continues, and another is suspended instead.
 func TestPreemptionPicksAnotherVictimAfterRefusal(t *testing.T) {

@@ -157,6 +157,12 @@ func (en levelEntries) unparkDrained(node int32) {
 	}
 }
 
+// Why a level is refused for the sake of the attempt's node. DropNoLevel stands before the level's name.
+const (
+	DropNoCapacity = "the node has no free capacity to resume the task"
+	DropNoLevel    = "the node cannot do "
+)
+
 // whyNotLevel returns why an attempt may not be brought to level l, or "".
 func (c Checks) whyNotLevel(k Key, a *Attempt, l droverv1.Level) string {
 	n := c.f.Node(a.Node)
@@ -164,7 +170,7 @@ func (c Checks) whyNotLevel(k Key, a *Attempt, l droverv1.Level) string {
 	case l < droverv1.Level_LEVEL_RUNNING || l > droverv1.Level_LEVEL_CHECKPOINTED:
 		return fmt.Sprintf("there is no level %d", l)
 	case l != droverv1.Level_LEVEL_RUNNING && !slices.Contains(n.Info.GetLevels(), l):
-		return "the node cannot do " + LevelName(l)
+		return DropNoLevel + LevelName(l)
 	case a.Target != 0 && !withdraws(a, l):
 		return "a change to " + LevelName(a.Target) + " is pending"
 	case l == droverv1.Level_LEVEL_RUNNING && a.Level == l && a.Target == 0:
@@ -175,7 +181,7 @@ func (c Checks) whyNotLevel(k Key, a *Attempt, l droverv1.Level) string {
 		return "it is at " + LevelName(a.Level) + " already"
 	}
 	if free := AmountsOf(n.Info.GetAllocatable()).add(n.Used, -1).add(a.Occupied, +1); l == droverv1.Level_LEVEL_RUNNING && !c.f.jobs[k.Job].Demand(int(k.Stage)).fits(free) {
-		return "the node has no free capacity to resume the task"
+		return DropNoCapacity
 	}
 	return ""
 }
