@@ -48,16 +48,17 @@ func jobValidateCommand() *cli.Command {
 	}
 }
 
-// readJobFile reads and validates a job file ("-" is standard input, HCL).
+// readJobFile reads and validates a job file ("-" is standard input).
 func readJobFile(c *cli.Context, name string) ([]byte, *jobspec.Job, error) {
 	src, err := readLimited(c, name)
 	if err != nil {
 		return nil, nil, err
 	}
+	parse := hcl.Parse
 	if name == "-" {
-		name = "standard input"
+		name, parse = "standard input", hcl.ParseUnnamed
 	}
-	j, err := hcl.Parse(name, src)
+	j, err := parse(name, src)
 	var he *hcl.Error
 	switch other := wrongFile("job", name, src); {
 	case err != nil && other != nil:

@@ -61,6 +61,15 @@ func Parse(name string, src []byte) (*jobspec.Job, error) {
 	return d.job, nil
 }
 
+// ParseUnnamed is Parse for a job file without a name that would say which of the two it is, such as standard input: it
+// is JSON if it begins as JSON does. The name is for messages.
+func ParseUnnamed(name string, src []byte) (*jobspec.Job, error) {
+	if len(src) <= MaxFileBytes && bytes.HasPrefix(bytes.TrimSpace(src), []byte("{")) {
+		return parseJSON(name, src)
+	}
+	return Parse(name, src)
+}
+
 // isRead reports whether the parser has read the whole file: it then found at most attributes that stand twice.
 func isRead(diags hcl.Diagnostics) bool {
 	return !slices.ContainsFunc(diags, func(g *hcl.Diagnostic) bool { return g.Summary != "Attribute redefined" })
