@@ -105,7 +105,7 @@ func printLastFailure(w io.Writer, r *droverv1.GetJobResponse, a *namedAttempt) 
 	fmt.Fprintf(w, "last failure: %s on %s at %s: %s\n", plain.Line(a.name), plain.Line(a.Node), unixMSText(a.Seen.GetEndedMs()), plain.Line(failureText(a.TaskAttempt)))
 	if tail := splitLines(a.Seen.GetStderrTail()); tail[0] != "" || len(tail) > 1 {
 		for _, l := range tail[max(0, len(tail)-liveTailLines):] {
-			fmt.Fprintln(w, "  | "+plain.Line(l))
+			fmt.Fprintln(w, "  | "+plain.Text(l))
 		}
 	}
 	fmt.Fprintf(w, "  more: drover task logs -stderr %d %s\n", r.Job.Job, plain.Line(a.name))

@@ -134,7 +134,7 @@ func printFailure(w io.Writer, r *droverv1.GetJobResponse) {
 	fmt.Fprintf(w, "  task %s failed; the end of its standard error:\n", task)
 	lines := splitLines(r.FailureTail)
 	for _, l := range lines[max(0, len(lines)-summaryTailLines):] {
-		fmt.Fprintln(w, "    | "+plain.Line(l))
+		fmt.Fprintln(w, "    | "+plain.Text(l))
 	}
 	fmt.Fprintf(w, "  more: drover task logs -stderr %d %s\n", r.Job.Job, task)
 }

@@ -255,7 +255,7 @@ func printAttempt(w io.Writer, name string, a *droverv1.TaskAttempt) {
 	if s.StderrTail != "" {
 		fmt.Fprintln(w, "\nend of standard error")
 		for _, line := range splitLines(s.StderrTail) {
-			fmt.Fprintln(w, "  | "+line)
+			fmt.Fprintln(w, "  | "+plain.Text(line))
 		}
 	}
 }
