@@ -43,12 +43,18 @@ func parseJobState(word string, allowed []string) (droverv1.JobState, error) {
 // messageWidth is the most letters of a message in a list: the status of the one job or task, -json and -csv have the whole.
 const messageWidth = 80
 
-// shortened returns a text of at most so many letters, with an ellipsis where some are left out.
+// shortened returns a text of at most so many letters, with an ellipsis where some are left out. It leaves out whole words,
+// since a part of a number would look like another one, unless a word is longer than a quarter of the text.
 func shortened(text string, most int) string {
-	if letters := []rune(text); len(letters) > most {
-		return string(letters[:most-1]) + "…"
+	letters := []rune(text)
+	if len(letters) <= most {
+		return text
 	}
-	return text
+	kept := string(letters[:most-1])
+	if at := strings.LastIndexByte(kept, ' '); letters[most-1] != ' ' && at >= len(kept)*3/4 {
+		kept = kept[:at+1]
+	}
+	return kept + "…"
 }
 
 // moreText says how to see the rest of a list that its limit cut, or how flags narrow it if no limit is that large.

@@ -430,3 +430,23 @@ func TestNodeViewShowsTheHarnessMemory(t *testing.T) {
 		}
 	}
 }
+
+// A message in a list has no part of a number at its end: exit code 13… was 137.
+func TestShortenedMessagesEndWithAWord(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		most int
+		want string
+	}{
+		{"exit code 137", 13, "exit code 137"},
+		{"exit code 137 (killed)", 13, "exit code …"},
+		{"exit code 137 (killed)", 14, "exit code 137…"},
+		{"größer als 4096", 13, "größer als …"},
+		{"/a/path/without/a/blank", 10, "/a/path/w…"},
+		{"in /a/path/without/a/blank", 10, "in /a/pat…"},
+	} {
+		if got := shortened(c.text, c.most); got != c.want {
+			t.Errorf("shortened(%q, %d) is %q, want %q", c.text, c.most, got, c.want)
+		}
+	}
+}
