@@ -330,7 +330,7 @@ func ListenLocal(path string) (net.Listener, error) {
 	}
 	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = conn.Close() // only checked for a listener
-		return nil, fault.New(fault.Conflict, "another coordinator listens on %s", path)
+		return nil, fault.New(fault.Conflict, "another coordinator listens on %s: stop it, or choose another socket with -socket", path)
 	}
 	if st, err := os.Lstat(path); err == nil && st.Mode().Type() != fs.ModeSocket {
 		return nil, fault.New(fault.Conflict, "%s is there and is no socket: name another path with -socket, or remove it", path)
