@@ -193,3 +193,79 @@ func TestViolationNamesItsOwnCause(t *testing.T) {
 		}
 	}
 }
+
+// newGuaranteedProject returns a world with project 1, of so many jobs to come, and two_tier with a slack factor. round has
+// the policy decide, and fails if Check refuses the decision.
+func newGuaranteedProject(t *testing.T, nodes int, slack string, jobs int32) (w *schedtest.World, round func()) {
+	w = schedtest.New(t).AddNodes(nodes, schedtest.R(4, 8, 100)).AddTenants("a")
+	newPolicy := func() scheduler.Policy { return mustNew(t, "two_tier", map[string]string{"sf": slack}) }
+	p := newPolicy()
+	if err := w.State.Events().PutProject(scheduler.ProjectSpec{ID: 1, Priority: scheduler.PriorityLow, Submitted: w.Now, Jobs: jobs}); err != nil {
+		t.Fatal(err)
+	}
+	return w, func() { policytest.Round(t, w.State, p, newPolicy, w.Now, 100) }
+}
+
+// requireCause fails the test unless the guarantee of project 1 is violated with a cause, or holds if want is 0.
+func requireCause(w *schedtest.World, want backfill.Cause) {
+	w.Helper()
+	n, violated := backfill.ViolationOf(w.State, 1)
+	if violated != (want != 0) || backfill.Cause(n.Slot) != want {
+		w.Fatalf("violated %v, because %v; want %v", violated, backfill.Cause(n.Slot), want)
+	}
+}
+
+// A suspended task that has its place in the plan, in time, is not why its project is late when another task fails.
+func TestSuspendedTaskThatIsInTimeIsNoCause(t *testing.T) {
+	w, round := newGuaranteedProject(t, 2, "0", 2)
+	submit := func(project scheduler.ProjectID, bound time.Duration) scheduler.AttemptID {
+		job := w.Submit("a", 1, wholeNode, func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Bound = project, bound })
+		return scheduler.AttemptID{TaskID: scheduler.TaskID{Job: job}, Attempt: 1}
+	}
+	suspended, fails := submit(1, 10*time.Second), submit(1, 20*time.Second)
+	round()
+	w.Start().Advance(time.Second)
+	suspend(w, w.State.Attempt(suspended), scheduler.LevelCheckpointed)
+	w.Place(submit(0, 5*time.Second).TaskID, 0)
+	w.Start()
+	round()
+	requireCause(w, 0)
+	if w.State.Stage(suspended.StageID()).PlannedAt(0) == nil {
+		t.Fatal("the suspended task has no place: this test proves nothing")
+	}
+	w.Advance(2 * time.Second)
+	w.End(w.State.Attempt(fails), scheduler.OutcomeFailedInfra)
+	round()
+	requireCause(w, backfill.CauseFailed)
+}
+
+// A reduce that gave way to a map whose output was lost is late because of the map; one that an operator suspended is itself
+// the cause, also where it waits for such a map.
+func TestReduceThatGaveWayIsNoCause(t *testing.T) {
+	for name, want := range map[string]backfill.Cause{"gave way": backfill.CauseFailed, "parked": backfill.CauseSuspended} {
+		t.Run(name, func(t *testing.T) {
+			w, round := newGuaranteedProject(t, 1, "0.25", 1) // planned to depart after 60 s, guaranteed to after 75 s
+			job := w.SubmitStages("a", []scheduler.StageSpec{
+				{Name: "map", Kind: scheduler.KindMap, Tasks: 1, Demand: wholeNode},
+				{Name: "reduce", Kind: scheduler.KindReduce, Tasks: 1, Demand: wholeNode, After: []int32{0}},
+				{Name: "report", Kind: scheduler.KindGroup, Tasks: 1, Demand: wholeNode, After: []int32{1}},
+			}, func(j *scheduler.JobSpec) { j.Project, j.Bound = 1, 20*time.Second })
+			lost, reduce := scheduler.TaskID{Job: job}, scheduler.AttemptID{TaskID: scheduler.TaskID{Job: job, Stage: 1}, Attempt: 1}
+			round()
+			w.Start().Advance(15 * time.Second)
+			w.End(w.State.Attempt(scheduler.AttemptID{TaskID: lost, Attempt: 1}), scheduler.OutcomeSucceeded)
+			round()
+			w.Start().Advance(10 * time.Second)
+			if err := w.State.Events().OutputLost(lost); err != nil {
+				t.Fatal(err)
+			}
+			round() // the map is planned behind the reduce, and the report behind the map: it ends in time
+			requireCause(w, 0)
+			suspend(w, w.State.Attempt(reduce), scheduler.LevelCheckpointed) // as Cycle does for the map
+			park(w, w.State.Attempt(reduce), name == "parked")
+			w.Advance(time.Second)
+			round() // the reduce goes on behind the map, 1 s later than the report can wait; nothing is planned behind a parked one
+			requireCause(w, want)
+		})
+	}
+}

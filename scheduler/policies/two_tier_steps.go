@@ -313,7 +313,7 @@ func (f *reservingPolicy) runsUntil(s *scheduler.State, id scheduler.ProjectID, 
 }
 
 // replanCause returns why work of a project is planned again: one of its own tasks ran past its bound, is suspended
-// otherwise, or failed. O(attempts of the project).
+// otherwise (isSuspensionCause), or failed. O(attempts of the project).
 func (f *reservingPolicy) replanCause(s *scheduler.State, id scheduler.ProjectID, now scheduler.Time) backfill.Cause {
 	cause := backfill.CauseFailed
 	for _, j := range f.plan.jobsOf(id) {
@@ -322,13 +322,19 @@ func (f *reservingPolicy) replanCause(s *scheduler.State, id scheduler.ProjectID
 				if a.RanFor(now) > taskBound(g, f.plan.defaultBound) {
 					return backfill.CauseOverrun
 				}
-				if a.Level.Suspended() {
+				if isSuspensionCause(g, a) {
 					cause = backfill.CauseSuspended
 				}
 			}
 		}
 	}
 	return cause
+}
+
+// isSuspensionCause reports whether an attempt of a stage may be why its project is late: it is suspended, and without a
+// place in the plan so far. A reduce that gave way to a map whose output was lost is not: it is late because of the map.
+func isSuspensionCause(g *scheduler.Stage, a *scheduler.Attempt) bool {
+	return a.Level.Suspended() && (a.Parked || (!g.WaitsForInput() && g.PlannedAt(a.ID.Index) == nil))
 }
 
 // dueTask is a task that is planned to start now.
