@@ -1,8 +1,11 @@
 package coordinator
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"hash/crc64"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -32,7 +35,7 @@ func CheckState(dir string) error {
 }
 
 // checkSnapshot reads the version in a snapshot's first line. One that cannot be
-// read is left to raft, which takes the one before it.
+// read, or is damaged, is left to package replica.
 func checkSnapshot(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -46,8 +49,28 @@ func checkSnapshot(path string) error {
 	if json.NewDecoder(f).Decode(&head) != nil || head.Drover != "facts" {
 		return nil
 	}
-	if head.Version > facts.SnapshotVersion {
+	if head.Version > facts.SnapshotVersion && isWhole(path) {
 		return fault.New(fault.Unsupported, "%s has version %d, this program knows up to %d: use the drover that wrote it or a newer one, or restore a backup from before the upgrade", path, head.Version, facts.SnapshotVersion)
 	}
 	return nil
+}
+
+// isWhole reports whether a snapshot has the checksum that raft wrote into its description; O(bytes).
+func isWhole(path string) bool {
+	b, err := os.ReadFile(filepath.Join(filepath.Dir(path), "meta.json"))
+	if err != nil {
+		return false
+	}
+	var meta struct{ CRC []byte }
+	if json.Unmarshal(b, &meta) != nil {
+		return false
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	sum := crc64.New(crc64.MakeTable(crc64.ECMA))
+	_, err = io.Copy(sum, f)
+	return err == nil && bytes.Equal(sum.Sum(nil), meta.CRC)
 }

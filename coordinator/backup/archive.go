@@ -207,11 +207,9 @@ func read(r io.Reader, visit func(name string, size int64, r io.Reader) error) (
 		}
 		if head.Name == manifestName {
 			m, err := readManifest(t, got)
-			if err == nil {
-				_, err = io.Copy(io.Discard, gz) // gzip's own checksum stands at the end
-				if err != nil {
-					err = fault.New(fault.Corrupt, "the archive's end is damaged: %w", err)
-				}
+			// gzip's own checksum stands at the end. Nothing that the manifest says is believed before, its version neither.
+			if _, end := io.Copy(io.Discard, gz); end != nil && (err == nil || errors.Is(err, fault.Unsupported)) {
+				return nil, fault.New(fault.Corrupt, "the archive's end is damaged: %w", end)
 			}
 			return m, err
 		}

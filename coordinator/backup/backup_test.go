@@ -2,6 +2,7 @@ package backup
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -83,6 +84,39 @@ func TestReadFindsDamage(t *testing.T) {
 		if _, err := Read(bytes.NewReader(good[:n]), nil); err == nil {
 			t.Fatalf("cut to %d of %d bytes, it was believed", n, len(good))
 		}
+	}
+}
+
+// The version of an archive is believed only when gzip's checksum is right: a flipped bit in it is damage.
+func TestAFlippedBitInTheVersion(t *testing.T) {
+	gz, err := gzip.NewReader(bytes.NewReader(sample(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := io.ReadAll(gz)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := func(b []byte) []byte {
+		var out bytes.Buffer
+		w, err := gzip.NewWriterLevel(&out, gzip.NoCompression)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write(b); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return out.Bytes()
+	}
+	old, next := []byte(`"version": 1,`), []byte(`"version": 3,`)
+	if _, err := Read(bytes.NewReader(stored(bytes.Replace(plain, old, next, 1))), nil); !errors.Is(err, fault.Unsupported) {
+		t.Errorf("an archive of a newer program: %v", err)
+	}
+	if _, err := Read(bytes.NewReader(bytes.Replace(stored(plain), old, next, 1)), nil); !errors.Is(err, fault.Corrupt) {
+		t.Errorf("an archive with a flipped bit in its version: %v", err)
 	}
 }
 

@@ -12,7 +12,8 @@ import (
 
 // CheckVersion reads which version the store in dir has and changes nothing. A
 // folder without a store is right. fault.Unsupported: it is of a newer program, or
-// an upgrade to one stopped between the two files.
+// an upgrade to one stopped between the two files, unless the version itself is damaged,
+// which the message says too. fault.Corrupt: it is damaged.
 func CheckVersion(dir string) error {
 	versions := map[string]uint32{}
 	for _, name := range []string{LogFile, StableFile} {
@@ -24,17 +25,20 @@ func CheckVersion(dir string) error {
 		if err != nil {
 			return err
 		}
+		if v >= maxVersion {
+			return checkVersion(path, binary.BigEndian.AppendUint32(nil, v))
+		}
 		versions[name] = v
 	}
 	log, stable := versions[LogFile], versions[StableFile]
-	newer := max(log, stable)
+	highest := max(log, stable)
 	switch {
-	case newer <= schemaVersion:
+	case highest <= schemaVersion:
 		return nil
 	case log != stable && len(versions) == 2:
-		return fault.New(fault.Unsupported, "%s: an upgrade to version %d stopped half way (%s has version %d, %s %d) and this program knows up to %d: start the newer drover once more to finish it", dir, newer, LogFile, log, StableFile, stable, schemaVersion)
+		return fault.New(fault.Unsupported, "%s: an upgrade to version %d stopped half way (%s has version %d, %s %d) and this program knows up to %d: start the newer drover once more to finish it; %s", dir, highest, LogFile, log, StableFile, stable, schemaVersion, ifDamaged)
 	default:
-		return fault.New(fault.Unsupported, "%s has version %d, this program knows up to %d: use the drover that wrote it or a newer one, or restore a backup from before the upgrade", dir, newer, schemaVersion)
+		return newer(dir, highest)
 	}
 }
 

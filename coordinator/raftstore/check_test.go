@@ -60,7 +60,8 @@ func TestCheckVersion(t *testing.T) {
 	}{{LogFile, "stopped half way"}, {StableFile, "use the drover that wrote it"}} { // one after the other
 		setVersion(t, filepath.Join(dir, c.file), schemaVersion+1)
 		before := read()
-		if err := CheckVersion(dir); !errors.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), c.want) {
+		err := CheckVersion(dir)
+		if !errors.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "drover operator repair") {
 			t.Errorf("%s of a newer version: %v", c.file, err)
 		}
 		if read() != before {

@@ -134,6 +134,36 @@ func TestDamageIsFoundOrWithoutEffect(t *testing.T) {
 	}
 }
 
+// The version has no checksum. One that no program will ever have is damage; of another that this program does not know the
+// message has both causes and their cures. A repair believes neither: it takes the records by their own checksums.
+func TestAFlippedBitInTheVersion(t *testing.T) {
+	for _, name := range []string{LogFile, StableFile} {
+		for bit := range 32 {
+			dir := t.TempDir()
+			if err := open(t, dir).Close(); err != nil {
+				t.Fatal(err)
+			}
+			version := uint32(schemaVersion) ^ 1<<bit
+			setVersion(t, filepath.Join(dir, name), version)
+			want := fault.Unsupported
+			if version == 0 || version >= 1000 {
+				want = fault.Corrupt
+			}
+			_, err := Open(dir, Options{NoSync: true})
+			refused := map[string]error{"Open": err, "Verify": Verify(dir)}
+			if version > 0 { // CheckVersion takes 0 for a file that was not begun
+				refused["CheckVersion"] = CheckVersion(dir)
+			}
+			for what, err := range refused {
+				if !errors.Is(err, want) || !strings.Contains(err.Error(), "damaged") || !strings.Contains(err.Error(), cure) ||
+					want == fault.Unsupported && !strings.Contains(err.Error(), "use the drover that wrote it") && !strings.Contains(err.Error(), "start the newer drover") {
+					t.Errorf("%s says version %d: %s: %v, want %v", name, version, what, err, want)
+				}
+			}
+		}
+	}
+}
+
 func equalLogs(a, b []raft.Log) bool {
 	if len(a) != len(b) {
 		return false

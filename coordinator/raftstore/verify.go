@@ -80,13 +80,25 @@ func checkVersion(path string, v []byte) error {
 		return fault.New(fault.Corrupt, "%s is damaged: its version has %d bytes, want 4: %s", path, len(v), cure)
 	}
 	switch n := binary.BigEndian.Uint32(v); {
+	case n == 0 || n >= maxVersion:
+		return fault.New(fault.Corrupt, "%s is damaged: its version is %d: %s", path, n, cure)
 	case n > schemaVersion:
-		return fault.New(fault.Unsupported, "%s has version %d, this program knows %d: upgrade it", path, n, schemaVersion)
+		return newer(path, n)
 	case n < schemaVersion:
 		return fault.New(fault.Unsupported, "%s has version %d, which has no checksums; this program reads version %d alone", path, n, schemaVersion)
 	}
 	return nil
 }
+
+// maxVersion is more than there will ever be: a larger number is damage.
+const maxVersion = 1000
+
+// newer returns the error for a version above this program's. No checksum covers the version, so it has both causes.
+func newer(path string, version uint32) error {
+	return fault.New(fault.Unsupported, "%s has version %d, this program knows up to %d: use the drover that wrote it or a newer one, or restore a backup from before the upgrade; %s", path, version, schemaVersion, ifDamaged)
+}
+
+const ifDamaged = "if no newer drover has run here, the version is damaged: " + cure
 
 // Exists reports whether dir holds a store, or a part of one.
 func Exists(dir string) bool {

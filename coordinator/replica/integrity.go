@@ -61,8 +61,8 @@ func snapshotName(id string) (term, index uint64) {
 // itself skips a snapshot that it cannot read, and believes the index that stands
 // beside one; both would lose acknowledged entries without a word. Snapshots that
 // are damaged are moved aside where the others and the log hold everything; else
-// the error, Corrupt, names the damage and nothing is changed. It returns the last index
-// of the newest whole one, 0 for none.
+// the error, Corrupt, names the damage and nothing is changed. Unsupported: a newer program
+// wrote one. It returns the last index of the newest whole one, 0 for none.
 func checkSnapshots(dir string, store *raftstore.Store, log *slog.Logger) (newest uint64, err error) {
 	ids, err := snapshotIDs(dir)
 	if err != nil {
@@ -75,6 +75,9 @@ func checkSnapshots(dir string, store *raftstore.Store, log *slog.Logger) (newes
 	damaged := map[string]error{}
 	for _, id := range ids {
 		index, err := checkSnapshot(snaps, dir, id)
+		if errors.Is(err, fault.Unsupported) { // it is whole: this program must neither move it nor go on without it
+			return 0, fmt.Errorf("%s: %w", filepath.Join(dir, snapshotFolder, id), err)
+		}
 		if err != nil {
 			damaged[id] = err
 			continue

@@ -3,6 +3,7 @@ package replica
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/seed"
 )
@@ -128,6 +130,45 @@ func readAllCopy(files map[string][]byte) map[string][]byte {
 		out[k] = bytes.Clone(v)
 	}
 	return out
+}
+
+// A snapshot of a newer program, as its checksum says, is not damaged: it is named, and neither a start nor a repair moves it
+// aside or leaves it out, also where an older one and the log hold everything.
+func TestASnapshotOfANewerProgramStays(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "raft")
+	snapshotAt(t, dir, 10)
+	logOf(t, dir, 11, 20)
+	version := func(n int) string { return fmt.Sprintf(`{"drover":"facts","version":%d}`, n) }
+	at := SeedState{ID: "c1", Index: 20, SnapshotTerm: 3, Facts: strings.NewReader(version(facts.SnapshotVersion+1) + "\n{}\n")}
+	if err := writeSnapshot(dir, at); err != nil {
+		t.Fatal(err)
+	}
+	before := readAll(t, dir)
+	_, err := Open(Config{Dir: dir, ID: "c1", NoSync: true})
+	_, inspected := Inspect(dir)
+	for what, err := range map[string]error{"Open": err, "Inspect": inspected} {
+		if !errors.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), "3-20-") || strings.Contains(err.Error(), "damaged") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if after := readAll(t, dir); len(after) != len(before) {
+		t.Errorf("there were %d files, now there are %d", len(before), len(after))
+	}
+
+	// One whose version was damaged is damage like any other.
+	found, err := filepath.Glob(filepath.Join(dir, snapshotFolder, "3-20-*", "state.bin"))
+	if err != nil || len(found) != 1 {
+		t.Fatal(found, err)
+	}
+	if err := os.WriteFile(found[0], []byte(version(facts.SnapshotVersion+2)+"\n{}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := Inspect(dir); err != nil || d.Snapshot != 10 || d.Last != 20 {
+		t.Errorf("Inspect: %+v, %v", d, err)
+	}
+	if err := open(t, Config{Dir: dir, ID: "c1", NoSync: true}).Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // A folder whose log is gone, but not its snapshots, is no new cluster.

@@ -55,7 +55,7 @@ func finishRepair(dir string) error {
 
 // Inspect reads the log below dir and says what is damaged and what a repair
 // would keep. It changes nothing, but finishes a repair that was cut short when all
-// was written. No server may run on dir. Conflict: one does.
+// was written. No server may run on dir. Conflict: one does. Unsupported: a newer program wrote a snapshot.
 func Inspect(dir string) (*Damage, error) {
 	if err := finishRepair(dir); err != nil {
 		return nil, err
@@ -81,6 +81,9 @@ func Inspect(dir string) (*Damage, error) {
 	}
 	for _, id := range ids {
 		index, err := checkSnapshot(snaps, dir, id)
+		if errors.Is(err, fault.Unsupported) {
+			return nil, fmt.Errorf("snapshot %s: %w", id, err)
+		}
 		if err != nil {
 			d.What = append(d.What, fmt.Sprintf("snapshot %s: %v", id, err))
 			continue
