@@ -65,6 +65,7 @@ const (
 	intentCommit intentKind = iota + 1
 	intentClean
 	intentLogs
+	intentCheck
 )
 
 // intents are the intents of one leader that are in progress, each in a goroutine.
@@ -72,6 +73,8 @@ type intents struct {
 	c    *core
 	term uint64
 	wg   sync.WaitGroup
+
+	outputChecked map[uint64]bool // jobs from before a restore whose output was looked for; the loop's
 
 	mu   sync.Mutex
 	busy map[intent]bool
@@ -105,6 +108,39 @@ func (n *intents) commitResult(ctx context.Context, job uint64, output string, r
 		end.State, end.Message = droverv1.JobState_JOB_STATE_FAILED, "its tasks are done, but the result could not be published: "+err.Error()
 	}
 	n.proposeOutcome(ctx, &droverv1.Entry{Body: &droverv1.Entry_JobEnded{JobEnded: end}})
+}
+
+// checkOutput looks, when a task of a job from before a restore is placed, whether the job had published its result.
+// Not earlier: a node may still report how an attempt has ended, with which the job succeeds. It is called under the facts'
+// lock and must not block.
+func (n *intents) checkOutput(ctx context.Context, f *facts.Facts, c *facts.Change) {
+	j, a := f.Job(c.Key.Job), f.Attempt(c.Key)
+	if j == nil || a == nil || j.Output == "" || n.outputChecked[j.ID] || !facts.RestoresOf(f).IsOlder(j.ID) || a.Suspension.Unknown {
+		return
+	}
+	n.outputChecked[j.ID] = true
+	id, out, temporary, user, node := j.ID, j.Output, j.Temporary, hdfsUser(f, j.Spec), c.Node
+	n.start(intent{id, intentCheck}, func() { n.stopIfPublished(ctx, id, out, temporary, user, node) })
+}
+
+// publishedText fits into the reason of a stop.
+const publishedText = "its output is there and the folder of its unfinished output is not: it ended before the coordinator was restored from an archive of an earlier time. Use the output, or remove it and submit the job again"
+
+// stopIfPublished stops a job if something is at its output path and its temporary folder is gone, as after its result was
+// published: none of its attempts could write its output. One node is asked for both. If it cannot tell, the job goes on.
+func (n *intents) stopIfPublished(ctx context.Context, job uint64, output, temporary, user string, node int32) {
+	check := func(path, temporary string) error {
+		tctx, cancel := context.WithTimeout(ctx, intentTimeout)
+		defer cancel()
+		request := &droverv1.CheckOutputRequest{Path: path, Temporary: temporary}
+		_, err := n.c.dispatcher.callNode(tctx, &droverv1.NodeRequest{User: user, Operation: &droverv1.NodeRequest_CheckOutput{CheckOutput: request}}, uriScheme(output), node)
+		return err
+	}
+	if !errors.Is(check(output, temporary), fault.Exists) || check(temporary, "") != nil {
+		return
+	}
+	stop := &droverv1.JobStopFact{Job: job, Reason: publishedText, AfterCommit: true}
+	n.proposeOutcome(ctx, &droverv1.Entry{Body: &droverv1.Entry_JobStop{JobStop: stop}})
 }
 
 // cleanOutput removes a job's temporary folder through a node. If that fails

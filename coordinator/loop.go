@@ -100,7 +100,7 @@ func (c *core) lead(ctx context.Context) error {
 
 func newLeader(c *core, term uint64) *leader {
 	return &leader{proposer: proposer{c, term}, proj: c.newProjection(c.locations.resolveForLeader),
-		intents: &intents{c: c, term: term, busy: map[intent]bool{}}, recheckNodes: map[int32]bool{},
+		intents: &intents{c: c, term: term, busy: map[intent]bool{}, outputChecked: map[uint64]bool{}}, recheckNodes: map[int32]bool{},
 		outputs: outputChanges{map[uint64]bool{}, map[uint64]int32{}}, deadlines: deadlineWatch{jobs: map[uint64]missState{}}}
 }
 
@@ -341,12 +341,16 @@ func (l *leader) applyChange(ctx context.Context, f *facts.Facts, c *facts.Chang
 		}
 	case facts.ChangePlaced, facts.ChangeLevel, facts.ChangeStopping, facts.ChangeEnded, facts.ChangeOutput:
 		l.applyAttemptChange(f, c)
+		if c.Kind == facts.ChangePlaced {
+			l.intents.checkOutput(ctx, f, c)
+		}
 	case facts.ChangeForgotten:
 		for _, n := range c.Nodes {
 			l.c.wanted.forgetJob(n, c.Key.Job)
 		}
 		l.c.locations.drop(c.Key.Job)
 		delete(l.finalized, c.Key.Job)
+		delete(l.intents.outputChecked, c.Key.Job)
 		delete(l.logs.scheduled, c.Key.Job)
 	case facts.ChangeBlobGone:
 		if f.Blob(c.Digest) == nil { // it may have been uploaded again

@@ -117,10 +117,8 @@ func TestAnArchiveIsRestoredOntoThreeCoordinators(t *testing.T) {
 	c.operator("node", "drain", "-off", "n1") // of the archive
 	c.awaitStarts("repeated", 2)              // it ended after the archive was saved
 	c.showsOperator("(repeated) succeeded", "job", "status", "repeated")
-	c.showsOperator("(published) failed", "job", "status", "published")
-	if out := c.operator("job", "status", "published"); !strings.Contains(out, "restored from an archive") {
-		t.Errorf("nothing says why a job fails whose output is in place:\n%s", out)
-	}
+	// Its output is in place: it is stopped, or fails, since its one attempt may be faster. Both say why.
+	c.showsOperator("restored from an archive", "job", "status", "published")
 	c.showsOperator("(done) succeeded", "job", "status", "done")
 	if out, err := droverOutput(t, c.remote(threeServers, "job", "status", "unknown")...); exitCode(err) != exitRefused {
 		t.Errorf("a job from after the archive: %v\n%s", err, out)

@@ -39,6 +39,11 @@ func (s Restores) ClusterEpoch() uint64 { return s.f.restores.ClusterEpoch }
 // have runs of tasks that the restored state takes for pending.
 func (s Restores) AwaitsNodes() bool { return s.f.restores.AwaitsNodes }
 
+// IsOlder reports whether a job was accepted before the last restore: the lost log may have more of it, also its end.
+func (s Restores) IsOlder(job uint64) bool {
+	return s.f.restores.ClusterEpoch > 0 && job <= s.f.restores.LastJob
+}
+
 // FirstRun returns the run with which an attempt that is placed now begins: 1 where the cluster was
 // never restored. The lost log may have placed the same attempt, on a node that is away: its run
 // is a lower one.
