@@ -94,6 +94,11 @@ func (p *pastReader) tasks(j *droverv1.PastJob, q *droverv1.ListTasksRequest) (*
 		if err != nil {
 			return nil, err
 		}
+		if s.GetDone() == s.GetTasks() { // also a map that was lost when all reduces had fetched its output
+			for _, t := range list {
+				t.State = facts.TaskDone.String()
+			}
+		}
 		res.Tasks = append(res.Tasks, list...)
 		res.Total += s.GetTasks()
 	}

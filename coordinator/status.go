@@ -32,7 +32,7 @@ func (v *jobView) summary(f *facts.Facts, j *facts.Job) *droverv1.JobSummary {
 	for i := range j.Stages {
 		st := &j.Stages[i]
 		s.Tasks += st.Tasks
-		s.TasksDone += st.Done
+		s.TasksDone += st.Done + fetchedBeforeLoss(j, i)
 		s.TasksRunning += st.Live - st.Suspended
 	}
 	if s.Message == "" && !j.HasEnded() {
@@ -81,15 +81,16 @@ func (v *jobView) status(f *facts.Facts, j *facts.Job) *droverv1.GetJobResponse 
 
 func (v *jobView) stageStatus(f *facts.Facts, j *facts.Job, i int) *droverv1.StageSummary {
 	s, spec := &j.Stages[i], &j.Spec.Stages[i]
-	out := &droverv1.StageSummary{Name: spec.Name, Kind: string(spec.Kind), Tasks: s.Tasks, Pending: s.Pending, Running: s.Live - s.Suspended, Suspended: s.Suspended,
-		Done: s.Done, FailedAttempts: s.FailedAttempts, NodeLocal: s.NodeLocal, RackLocal: s.RackLocal, Remote: s.Remote,
+	fetched := fetchedBeforeLoss(j, i)
+	out := &droverv1.StageSummary{Name: spec.Name, Kind: string(spec.Kind), Tasks: s.Tasks, Pending: s.Pending - fetched, Running: s.Live - s.Suspended, Suspended: s.Suspended,
+		Done: s.Done + fetched, FailedAttempts: s.FailedAttempts, NodeLocal: s.NodeLocal, RackLocal: s.RackLocal, Remote: s.Remote,
 		Demand: &droverv1.Resources{Cpu: spec.Resources.CPU, Memory: spec.Resources.Memory, Io: spec.Resources.IO}, PeakMemory: s.PeakMemory, CpuMs: s.CPUMS,
 		ReadBytes: s.ReadBytes, WriteBytes: s.WriteBytes, LimitsChecked: s.LimitsChecked, Limits: s.Limits, Disk: spec.Disk, MaxTaskMs: s.MaxTaskMS,
 		EstimateMs: s.EstimateNS / 1e6, EstimateSource: s.EstimateSource}
 	if s.Done > 0 {
 		out.MeanTaskMs = s.SumTaskMS / int64(s.Done)
 	}
-	part := float64(s.Done)
+	part := float64(s.Done + fetched)
 	if s.Live > 0 {
 		f.EachActive(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) {
 			if int(k.Stage) == i && a.State == facts.AttemptLive {
@@ -143,7 +144,7 @@ func (v *jobView) addTasks(f *facts.Facts, j *facts.Job, q *droverv1.ListTasksRe
 
 func (v *jobView) taskStatus(f *facts.Facts, j *facts.Job, stage, task int32) *droverv1.TaskStatus {
 	t := j.Stages[stage].Task(task)
-	out := &droverv1.TaskStatus{Stage: j.Spec.Stages[stage].Name, Task: task, State: taskState(j, t)}
+	out := &droverv1.TaskStatus{Stage: j.Spec.Stages[stage].Name, Task: task, State: taskState(j, int(stage), t)}
 	for _, a := range t.Attempts {
 		k := facts.Key{Job: j.ID, Stage: stage, Task: task, Attempt: a.Attempt}
 		n := f.Node(a.Node)
@@ -155,9 +156,22 @@ func (v *jobView) taskStatus(f *facts.Facts, j *facts.Job, stage, task int32) *d
 	return out
 }
 
+// fetchedBeforeLoss returns how many maps of a stage are pending in the facts and count as done: their outputs were lost, but all
+// reduces are done, which had fetched them. They do not run again. Their attempts go on to say that they were lost.
+func fetchedBeforeLoss(j *facts.Job, stage int) int32 {
+	r := j.ReduceStage()
+	if r < 0 || stage != j.MapStage() || j.Stages[r].Tasks == 0 || j.Stages[r].Done < j.Stages[r].Tasks {
+		return 0
+	}
+	return j.Stages[stage].Pending
+}
+
 // taskState returns a task's state in words. A task that was pending when its
 // job ended will not run: its state is that of its last attempt.
-func taskState(j *facts.Job, t *facts.Task) string {
+func taskState(j *facts.Job, stage int, t *facts.Task) string {
+	if t.State == facts.TaskPending && fetchedBeforeLoss(j, stage) > 0 {
+		return facts.TaskDone.String()
+	}
 	if !j.HasEnded() || t.State != facts.TaskPending {
 		return t.State.String()
 	}
