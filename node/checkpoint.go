@@ -106,23 +106,24 @@ func (s *suspension) runForAMoment(ctx context.Context, spec *droverv1.TaskSpec,
 	if err == nil {
 		sleep.For(ctx, moment)
 	}
-	if err = errors.Join(err, s.endMoment(ctx, f, spec)); err != nil {
+	_, again := s.freezeAgain(ctx, f, spec)
+	if err = errors.Join(err, again); err != nil {
 		return err
 	}
 	return s.cgroup.lift(ctx, spec, swap)
 }
 
-// endMoment freezes the container after a moment, also if ctx has ended. One that is not frozen in time stays freezing: it
-// is not dumped, and recoverLevel freezes it.
-func (s *suspension) endMoment(ctx context.Context, f runtime.Freezer, spec *droverv1.TaskSpec) error {
+// freezeAgain freezes a container that ran for a moment, or may have, and takes it from the watchdog, also if ctx has ended.
+// One that is not frozen in time stays freezing, as reported beside the error: it is not dumped, and recoverLevel freezes it.
+func (s *suspension) freezeAgain(ctx context.Context, f runtime.Freezer, spec *droverv1.TaskSpec) (stays bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freezeStepLimit)
 	defer cancel()
-	stays, err := s.freezeLasting(ctx, f)
+	stays, err = s.freezeLasting(ctx, f)
 	late := stays && errors.Is(err, fault.Unavailable)
 	if (err == nil || late) && s.exclusive.remove(s.id, spec) { // until then a renewal of the lease could thaw it
-		_, err = s.freezeLasting(ctx, f)
+		stays, err = s.freezeLasting(ctx, f)
 	}
-	return err
+	return stays, err
 }
 
 // finishDump performs steps 4 and 5 of checkpoint.
@@ -246,7 +247,7 @@ func (s *suspension) restore(ctx context.Context, spec *droverv1.TaskSpec, conta
 		err = s.letRun(ctx, spec)
 	}
 	if err != nil {
-		return errors.Join(err, s.freezeRestored(ctx, canStop))
+		return errors.Join(err, s.freezeRestored(ctx, spec, canStop))
 	}
 	return nil
 }
@@ -261,9 +262,9 @@ func (s *suspension) keepUsage() error {
 
 // freezeRestored freezes a container that must not go on yet; Thaw writes its limits again.
 // stopped: its processes have not gone on since the restore.
-func (s *suspension) freezeRestored(ctx context.Context, stopped bool) error {
+func (s *suspension) freezeRestored(ctx context.Context, spec *droverv1.TaskSpec, stopped bool) error {
 	if f := s.cfg.freezer(); f != nil {
-		s.frozen, _ = s.freezeLasting(ctx, f)
+		s.frozen, _ = s.freezeAgain(ctx, f, spec)
 	}
 	return s.setLevel(droverv1.Level_LEVEL_FROZEN, func(r *store.Record) {
 		clearDumpMarks(r)

@@ -761,6 +761,75 @@ func TestRestoreIsNotWatched(t *testing.T) {
 	}
 }
 
+// ensureKernel says when limits are written.
+type ensureKernel struct {
+	*watchdogKernel
+	onEnsure atomic.Pointer[func()]
+}
+
+func (k *ensureKernel) Ensure(ctx context.Context, id string, l Limits) (*droverv1.Limits, error) {
+	if f := k.onEnsure.Load(); f != nil {
+		(*f)()
+	}
+	return k.watchdogKernel.Ensure(ctx, id, l)
+}
+
+// An exclusive task that could not be thawed is frozen and not with the watchdog, whatever the thaw has done: a renewal of the
+// lease, which thaws what is listed, must not let it run before the daemon does. So with one that could not go on after a restore.
+func TestAnExclusiveTaskThatCannotBeThawedIsNotWatched(t *testing.T) {
+	for name, c := range map[string]struct {
+		from     droverv1.Level
+		verb     fake.Verb
+		actFirst bool
+	}{
+		"the thaw fails":              {levelFrozen, fake.Thaw, false},
+		"the thaw's answer is lost":   {levelFrozen, fake.Thaw, true},
+		"a restored one does not run": {levelCheckpointed, fake.Continue, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, lk := newLevelTestNode(t)
+			self, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			k := &ensureKernel{watchdogKernel: &watchdogKernel{levelKernel: lk, dir: t.TempDir()}}
+			b.config.Enforcer, b.config.Helper, b.leaseMS = k, []string{self, "helper"}, 60_000
+			t.Cleanup(func() { killWatchdogs(t, b.config.Data) })
+			b.start()
+			w := with(groupTask(0, "count"), exclusive)
+			if err := os.WriteFile(k.FreezeFile(idOf(w)), []byte("0"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			b.put(w)
+			b.await(t, w, running)
+			b.requestLevel(w, c.from)
+			b.awaitLevel(w, c.from)
+			var listed, running atomic.Int64
+			look := func() {
+				if text, err := os.ReadFile(filepath.Join(b.config.Data, "watchdog")); err != nil || strings.Contains(string(text), k.FreezeFile(idOf(w))) {
+					listed.Add(1)
+				}
+				if frozen, err := k.Frozen(t.Context(), idOf(w)); err != nil || !frozen {
+					running.Add(1)
+				}
+			}
+			b.engine.Inject(fake.Fault{Verb: c.verb, Err: fault.New(fault.Unavailable, "not now"), ActFirst: c.actFirst})
+			before := b.engine.Calls(c.verb)
+			b.requestLevel(w, levelRunning)
+			poll(t, "a try", func() bool { return b.engine.Calls(c.verb) > before })
+			k.onEnsure.Store(&look) // of the next try
+			poll(t, "another one", func() bool { return b.engine.Calls(c.verb) > before+2 })
+			if listed.Load() > 0 || running.Load() > 0 {
+				t.Errorf("at the next tries it was listed %d times, and not frozen %d times", listed.Load(), running.Load())
+			}
+			k.onEnsure.Store(nil)
+			b.engine.Heal()
+			b.awaitLevel(w, levelRunning)
+			b.awaitCounting(w)
+		})
+	}
+}
+
 // limitlessKernel cannot write the limits of a running task while refuse is set.
 type limitlessKernel struct {
 	*levelKernel

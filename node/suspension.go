@@ -150,12 +150,17 @@ func (s *suspension) freezeLasting(ctx context.Context, f runtime.Freezer) (stay
 }
 
 // thaw writes the limits of a running task and reads them back before it thaws
-// the task: a task that cannot be limited does not run.
+// the task: a task that cannot be limited does not run. One of an exclusive stage that could not be thawed is frozen again: the
+// next renewal of the lease would thaw it, which is with the watchdog by then.
 func (s *suspension) thaw(ctx context.Context, spec *droverv1.TaskSpec) error {
 	if err := s.cgroup.ensure(ctx, spec); err != nil {
 		return err
 	}
 	if err := s.letRun(ctx, spec); err != nil {
+		if s.frozen && spec.GetExclusive() {
+			_, again := s.freezeAgain(ctx, s.cfg.freezer(), spec)
+			err = errors.Join(err, again)
+		}
 		return err
 	}
 	s.staleDump = s.dumps.exists() // of a restore that has outlived its daemon
