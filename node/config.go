@@ -75,6 +75,7 @@ type Config struct {
 	SinceBoot func() time.Duration // for tests: monotonic time of the machine, across restarts of the daemon; nil = the machine's clocks
 	Now       func() time.Time     // for tests with SinceBoot: wall-clock time of the machine; nil = time.Now
 	BootID    string               // for tests: of this boot of the machine; "" = the kernel's
+	machineID string               // for tests: the machine's id; "" = that in /etc/machine-id
 	StoreDisk store.Disk           // for simulations of the disk of the daemon's own state
 	// KernelCounts is for tests: a folder with the kernel's counts of memory, processors and disks, whose missing files are
 	// counts that are not known; "" = /proc

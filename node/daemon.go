@@ -108,7 +108,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 	if err != nil {
 		return fail(err)
 	}
-	if cfg.Info.DaemonId, err = st.DaemonID(); err != nil {
+	if err := d.findDaemonID(); err != nil {
 		return fail(err)
 	}
 	// The number increases across restarts too, so a coordinator that remembers the
@@ -148,6 +148,24 @@ func newDaemon(cfg Config) (*daemon, error) {
 	}
 	d.shuffle = shuffle.NewServer(mapOutputs{d.attempts}, maxShuffleRequests, d.log, newShuffleMetrics(cfg.Registry))
 	return d, nil
+}
+
+// findDaemonID takes over the daemon's id. One that the disk did not take is used nevertheless: the next daemon records it, or
+// has another one again.
+func (d *daemon) findDaemonID() error {
+	id, copied, err := d.store.DaemonID(cmp.Or(d.cfg.machineID, machineID()))
+	if err != nil && !errors.Is(err, store.ErrUnwritable) {
+		return err
+	}
+	if err != nil {
+		d.log.Warn("cannot record to which machine the data folder belongs", "err", err)
+	}
+	if copied {
+		d.log.Warn("the data folder is a copy of that of another machine, or was moved from there: this daemon counts as another one, and gets the node's name once the lease of that one has ended",
+			"data", d.cfg.Data, "node", d.cfg.Info.GetName())
+	}
+	d.cfg.Info.DaemonId = id
+	return nil
 }
 
 // makeFolders makes the daemon's folders. Tenants may traverse them to reach

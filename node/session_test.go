@@ -1,6 +1,7 @@
 package node
 
 import (
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -64,9 +65,11 @@ func TestNewLeaderGetsAFullReport(t *testing.T) {
 }
 
 // TestARegistrationThatIsSentAgainHasItsToken: the coordinator knows by it that its answer was lost. The next registration has
-// another one, and so has the next daemon. The daemon's id is that of its data folder.
+// another one, and so has the next daemon. The daemon's id is that of its data folder, on its machine: a copy of the folder elsewhere
+// has another one, and says why.
 func TestARegistrationThatIsSentAgainHasItsToken(t *testing.T) {
 	b := newTestNode(t, programs())
+	b.config.machineID = "first"
 	b.loseAnswers = true
 	wait := b.startOnly()
 	poll(t, "three registrations without an answer", func() bool { return b.registered() >= 3 })
@@ -91,12 +94,23 @@ func TestARegistrationThatIsSentAgainHasItsToken(t *testing.T) {
 	if second, third := all[len(first)], all[before]; second == first[0] || third == second || second == "" || third == "" {
 		t.Errorf("the tokens of three registrations are %q, %q and %q", first[0], second, third)
 	}
-	b.stopDaemon()
-	b.config.Data = filepath.Join(t.TempDir(), "another")
-	b.start()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if other := b.node.GetDaemonId(); id == "" || again != id || other == id || other == "" {
-		t.Errorf("the ids of the daemon, the next one and one with another data folder are %q, %q and %q", id, again, other)
+	ids := []string{id, again}
+	for _, next := range []struct {
+		data, machine string
+		copied        bool
+	}{{b.config.Data, "second", true}, {filepath.Join(t.TempDir(), "another"), "second", false}} {
+		b.stopDaemon()
+		log := &sharedLog{}
+		b.config.Log, b.config.Data, b.config.machineID = slog.New(slog.NewTextHandler(log, nil)), next.data, next.machine
+		b.start()
+		b.mu.Lock()
+		ids = append(ids, b.node.GetDaemonId())
+		b.mu.Unlock()
+		if log.contains("copy of that of another machine") != next.copied {
+			t.Errorf("in %s on machine %s it says that the folder is a copy: %t", next.data, next.machine, !next.copied)
+		}
+	}
+	if copied, other := ids[2], ids[3]; id == "" || again != id || copied == id || copied == "" || other == id || other == copied || other == "" {
+		t.Errorf("the ids of the daemon, the next one, one on another machine and one with another data folder are %q", ids)
 	}
 }

@@ -13,6 +13,7 @@
 //	  term      uint64  highest seen; a lower one is refused
 //	  revision  uint64  of the wanted set below
 //	  daemon    text    random, made with the file: the coordinator tells machines of one name apart by it
+//	  machine   text    hash of the id of the machine that the daemon's id is of
 //	wanted
 //	  <job>.<stage>.<task>.<attempt>.<run>  protobuf WantedAttempt, always with its spec
 //	records

@@ -2,7 +2,9 @@ package store
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,6 +36,7 @@ var (
 	keyTerm     = []byte("term")
 	keyRevision = []byte("revision")
 	keyDaemon   = []byte("daemon")
+	keyMachine  = []byte("machine")
 
 	keyClusterEpoch = []byte("cluster_epoch")
 	keyRestored     = []byte("restored")
@@ -264,14 +267,30 @@ func (s *Store) Identity() (id Identity, err error) {
 	return id, err
 }
 
-// DaemonID returns the random id that the file was given when it was made, or by the first program that knew of ids. It
-// never changes: a file with another one is that of another data folder.
-func (s *Store) DaemonID() (id string, err error) {
+// DaemonID returns the random id that the file was given when it was made, or by the first program that knew of ids. A file
+// with another one is that of another data folder. It changes only where the file is on another machine than before: then the
+// data folder is a copy, or was moved, and the daemon of the other machine may still run. machine is the machine's id, "" if
+// it has none; two that have the same are taken for one. The file has a hash of it, since programs must not show it to others.
+// After an ErrUnwritable the id may not be recorded.
+func (s *Store) DaemonID(machine string) (id string, copied bool, err error) {
+	var before string
 	err = s.db.View(func(tx *bbolt.Tx) error {
-		id = string(tx.Bucket(bucketMeta).Get(keyDaemon))
+		m := tx.Bucket(bucketMeta)
+		id, before = string(m.Get(keyDaemon)), string(m.Get(keyMachine))
 		return nil
 	})
-	return id, err
+	sum := sha256.Sum256([]byte("drover " + machine))
+	now := hex.EncodeToString(sum[:16])
+	if err != nil || machine == "" || before == now {
+		return id, false, err
+	}
+	if copied = before != ""; copied {
+		id = rand.Text()
+	}
+	err = s.write(func(tx *bbolt.Tx) error {
+		return errors.Join(put(tx, bucketMeta, keyDaemon, []byte(id)), put(tx, bucketMeta, keyMachine, []byte(now)))
+	})
+	return id, copied, err
 }
 
 func identity(tx *bbolt.Tx) Identity {

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -217,7 +219,10 @@ func TestOpensOldFiles(t *testing.T) {
 			if err != nil || !rec["7.1.0.1.1"].Started {
 				t.Errorf("version %d: records: %v %v", v, rec, err)
 			}
-			daemon, err := s.DaemonID()
+			daemon, copied, err := s.DaemonID("this one")
+			if copied {
+				t.Errorf("version %d: a file that no machine is recorded in counts as a copy", v)
+			}
 			if daemons = append(daemons, daemon); daemon == "" || daemons[0] != daemon || err != nil {
 				t.Errorf("version %d: the daemon's ids are %q: %v", v, daemons, err)
 			}
@@ -225,6 +230,38 @@ func TestOpensOldFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+	}
+}
+
+// The id of a daemon is of a data folder on one machine: a copy on another machine gets its own id, once. Where a machine has
+// no id, and in a file that no machine is recorded in, it stays.
+func TestACopyOnAnotherMachineGetsAnotherDaemonID(t *testing.T) {
+	const machineA = "machine-id-of-a"
+	path := filepath.Join(t.TempDir(), "node.db")
+	var ids []string
+	for i, c := range []struct {
+		machine string
+		copied  bool
+	}{{"", false}, {machineA, false}, {machineA, false}, {"", false}, {"b", true}, {"b", false}, {machineA, true}} {
+		s, err := Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, copied, err := s.DaemonID(c.machine)
+		if err != nil || id == "" || copied != c.copied {
+			t.Fatalf("start %d, on machine %q: %q, copied: %t, %v", i, c.machine, id, copied, err)
+		}
+		if last := len(ids) - 1; last >= 0 && slices.Contains(ids, id) == copied || !copied && last >= 0 && ids[last] != id {
+			t.Errorf("start %d, on machine %q: the id is %q, before there were %q", i, c.machine, id, ids)
+		}
+		ids = append(ids, id)
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(path)
+	if err != nil || strings.Contains(string(text), "machine-id-of-a") {
+		t.Errorf("the machine's id itself is in the file: %v", err)
 	}
 }
 
