@@ -93,7 +93,7 @@ func (a *Attempt) refuse(class error, format string, args ...any) error {
 func (p applier) findPlacement(a *Action, verify bool) (*Stage, error) {
 	g := p.s.Stage(a.Task.StageID())
 	i := a.Task.Index
-	if g == nil || i < 0 || i >= g.Spec.Tasks {
+	if !g.hasTask(i) {
 		return nil, refuse(ErrUnknown, "task "+a.Task.String(), "there is no such task")
 	}
 	switch {
@@ -202,7 +202,7 @@ func (n *Node) occupy(disk int16, h *Occupancy, sign int64) {
 // findAttempt returns the live attempt with this id and run, its stage and its slot.
 func (p applier) findAttempt(id AttemptID, run int32) (*Attempt, *Stage, int32, error) {
 	g := p.s.Stage(id.StageID())
-	if g == nil || id.Index < 0 || id.Index >= g.Spec.Tasks {
+	if !g.hasTask(id.Index) {
 		return nil, nil, 0, refuse(ErrUnknown, "attempt "+id.String(), "there is no such task, or its job has ended")
 	}
 	for slot := g.active.get(id.Index) - 1; slot >= 0; slot = p.s.Attempts().at(slot).sibling - 1 {
@@ -219,16 +219,11 @@ func (p applier) findAttempt(id AttemptID, run int32) (*Attempt, *Stage, int32, 
 // PendingRelease returns what the node will regain from the suspension or kill in progress, as
 // far as is known before it is measured.
 func (a *Attempt) PendingRelease() Resources {
-	switch a.Phase {
-	case AttemptKilling:
+	switch {
+	case a.Phase == AttemptSuspending && a.Target == LevelFrozen:
+		return Resources{CPU: a.Occupied.Resources[CPU], IO: a.Occupied.Resources[IO]}
+	case a.Phase == AttemptSuspending || a.Phase == AttemptKilling:
 		return a.Occupied.Resources
-	case AttemptSuspending:
-		switch a.Target {
-		case LevelFrozen:
-			return Resources{CPU: a.Occupied.Resources[CPU], IO: a.Occupied.Resources[IO]}
-		default:
-			return a.Occupied.Resources
-		}
 	default:
 		return Resources{}
 	}
@@ -349,7 +344,7 @@ func (p applier) reserve(r *Reservation) error {
 		return r.refuseAdded()
 	}
 	old, had := p.s.Reservations().put(*r)
-	p.s.Journal().saveReservation(old, !had)
+	save(&p.s.undo, &p.s.undo.reservations, old, undoRec{op: undoReservation, isNew: !had})
 	return nil
 }
 
@@ -384,7 +379,7 @@ func (p applier) unreserve(id ReservationID) error {
 	if !ok {
 		return refuse(ErrStale, fmt.Sprintf("reservation %d", id), "there is no such reservation")
 	}
-	p.s.Journal().saveReservation(*p.s.reservations[i], false)
+	save(&p.s.undo, &p.s.undo.reservations, *p.s.reservations[i], undoRec{op: undoReservation})
 	p.s.Reservations().drop(i)
 	return nil
 }

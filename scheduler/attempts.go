@@ -49,7 +49,7 @@ func (at Attempts) In(g *Stage) iter.Seq[*Attempt] {
 // lives and is reused afterwards, so that slots can index an owner's own table of attempts. O(1).
 func (at Attempts) Slots(id TaskID) (first, second int32) {
 	g := at.s.Stage(id.StageID())
-	if g == nil || id.Index < 0 || id.Index >= g.Spec.Tasks || g.active.get(id.Index) == 0 {
+	if !g.hasTask(id.Index) || g.active.get(id.Index) == 0 {
 		return -1, -1
 	}
 	first = g.active.get(id.Index) - 1

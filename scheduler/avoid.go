@@ -26,8 +26,7 @@ func (e Events) SetAvoided(id JobID, nodes []NodeID) error {
 	j.avoided = avoided
 	e.s.cluster.countAvoiding(j, +1)
 	e.s.cluster.fit.dropClasses()
-	e.s.changeLog.recordJob(j)
-	e.s.countChange()
+	e.changed(j)
 	return nil
 }
 

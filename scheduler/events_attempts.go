@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -35,8 +36,7 @@ func (e Events) AttemptStarted(id AttemptID, run int32, now Time) error {
 		return a.refuse(ErrStale, "it is %v, not starting", a.Phase)
 	}
 	a.Phase = AttemptRunning
-	e.s.changeLog.recordJob(g.Job)
-	e.s.countChange()
+	e.changed(g.Job)
 	return nil
 }
 
@@ -72,8 +72,7 @@ func (e Events) SetParked(id AttemptID, run int32, parked bool) error {
 	}
 	if a.Parked != parked {
 		a.Parked = parked
-		e.s.changeLog.recordJob(g.Job)
-		e.s.countChange()
+		e.changed(g.Job)
 	}
 	return nil
 }
@@ -87,8 +86,7 @@ func (e Events) SetRefusedLevels(id AttemptID, run int32, refused LevelSet) erro
 	if a.RefusedLevels != refused {
 		a.RefusedLevels = refused
 		e.s.cluster.bumpNodeVersion(a.Node)
-		e.s.changeLog.recordJob(g.Job)
-		e.s.countChange()
+		e.changed(g.Job)
 	}
 	return nil
 }
@@ -126,8 +124,7 @@ func (e Events) SetTimes(id AttemptID, run int32, t AttemptTimes) error {
 	d := a.ownDetails()
 	a.Placed, d.Ran, d.SuspendedAt, d.Suspends = t.Placed, t.Ran, t.SuspendedAt, t.Suspends
 	e.s.cluster.bumpNodeVersion(a.Node)
-	e.s.changeLog.recordJob(g.Job)
-	e.s.countChange()
+	e.changed(g.Job)
 	return nil
 }
 
@@ -170,12 +167,13 @@ func (e Events) endAttempt(a *Attempt, outcome Outcome, now Time) {
 		e.recordTask(g, a, now)
 		g.done.set(i)
 		g.Done++
-		if other != nil {
-			e.markKilling(other)
+		if other != nil && other.Phase != AttemptKilling {
+			otherSlot := g.active.get(i) - 1
+			e.s.links().detach(other, otherSlot)
+			other.Phase = AttemptKilling
+			e.s.links().attach(other, otherSlot)
 		}
-		for _, n := range g.next {
-			e.s.Queue().updateOpenFrom(g.Job, n)
-		}
+		e.s.Queue().updateNext(g)
 	} else {
 		e.requeueOrFail(g, a, outcome)
 		if other != nil { // it is the task's only attempt now, which nothing may stop as if there were another
@@ -191,19 +189,19 @@ func (e Events) endAttempt(a *Attempt, outcome Outcome, now Time) {
 
 // requeueOrFail makes a task whose attempt did not succeed pending again, or fails it.
 func (e Events) requeueOrFail(g *Stage, a *Attempt, outcome Outcome) {
-	i := a.ID.Index
-	t := g.changePast(i, func(t *pastAttempts) {
-		t.Last = max(t.Last, a.ID.Attempt)
-		if outcome == OutcomeFailedUser && !g.done.has(i) {
-			t.Failures++
-		}
-		if (outcome == OutcomeFailedUser || outcome == OutcomeFailedInfra) && !g.done.has(i) {
-			t.failedOn(a.Node)
-		}
-	})
+	i, done := a.ID.Index, g.done.has(a.ID.Index)
+	past := g.pastAttempts[i]
+	past.Last = max(past.Last, a.ID.Attempt)
+	if outcome == OutcomeFailedUser && !done {
+		past.Failures++
+	}
+	if (outcome == OutcomeFailedUser || outcome == OutcomeFailedInfra) && !done {
+		past.failedOn(a.Node)
+	}
+	g.setPast(i, past)
 	switch {
-	case g.done.has(i) || g.active.get(i) != 0:
-	case t.Failures < g.maxAttempts():
+	case done || g.active.get(i) != 0:
+	case past.Failures < cmp.Or(g.Spec.MaxAttempts, defaultAttempts):
 		g.pending.set(i)
 		g.addPending(1)
 	default:
@@ -214,35 +212,21 @@ func (e Events) requeueOrFail(g *Stage, a *Attempt, outcome Outcome) {
 	}
 }
 
-// changePast changes what is recorded of the earlier attempts at a task, and returns it.
-func (g *Stage) changePast(i int32, change func(*pastAttempts)) pastAttempts {
+// setPast replaces what is recorded of the earlier attempts at a task.
+func (g *Stage) setPast(i int32, past pastAttempts) {
 	if g.pastAttempts == nil {
 		g.pastAttempts = map[int32]pastAttempts{}
 	}
-	t := g.pastAttempts[i]
-	change(&t)
-	g.pastAttempts[i] = t
-	return t
+	g.pastAttempts[i] = past
 }
 
-// markKilling puts the first attempt at a task into the phase of being killed.
-func (e Events) markKilling(a *Attempt) {
-	slot := e.s.stages[a.stage].active.get(a.ID.Index) - 1
-	if a.Phase != AttemptKilling {
-		e.s.links().detach(a, slot)
-		a.Phase = AttemptKilling
-		e.s.links().attach(a, slot)
-	}
-}
-
-// updateOpenFrom updates stage n and, if it has no tasks, the stages after it.
-func (q Queue) updateOpenFrom(j *Job, n int32) {
-	g := j.Stages[n]
-	was := g.Open
-	q.updateOpen(g)
-	if g.Spec.Tasks == 0 && g.Open != was {
-		for _, m := range g.next {
-			q.updateOpenFrom(j, m)
+// updateNext updates the stages that come after g, and those that come after one of them without tasks.
+func (q Queue) updateNext(g *Stage) {
+	for _, n := range g.next {
+		next := g.Job.Stages[n]
+		was := next.Open
+		if q.updateOpen(next); next.Spec.Tasks == 0 && next.Open != was {
+			q.updateNext(next)
 		}
 	}
 }
@@ -267,7 +251,7 @@ func (e Events) OutputLost(id TaskID) error {
 		return err
 	}
 	i := id.Index
-	if i < 0 || i >= g.Spec.Tasks {
+	if !g.hasTask(i) {
 		return refuse(ErrUnknown, "task "+id.String(), "there is no such task")
 	}
 	if !g.done.has(i) || g.busy.has(i) {
@@ -278,11 +262,11 @@ func (e Events) OutputLost(id TaskID) error {
 	e.s.changeLog.recordJob(g.Job)
 	g.pending.set(i)
 	g.addPending(1)
-	g.changePast(i, func(t *pastAttempts) { t.Last++ })
+	past := g.pastAttempts[i]
+	past.Last++
+	g.setPast(i, past)
 	e.s.Queue().updateReady(g)
-	for _, n := range g.next {
-		e.s.Queue().updateOpenFrom(g.Job, n)
-	}
+	e.s.Queue().updateNext(g)
 	e.s.countChange()
 	return nil
 }

@@ -14,7 +14,7 @@ func (e Events) AddNode(spec NodeSpec) error {
 	if int(spec.ID) != len(e.s.cluster.nodes) || spec.ID >= MaxNodes {
 		return refuse(ErrInvalid, what, "its id is %d, the next one is %d", spec.ID, len(e.s.cluster.nodes))
 	}
-	if _, ok := e.s.cluster.nodeName[spec.Name]; ok {
+	if _, taken := e.s.cluster.nodeName[spec.Name]; taken {
 		return refuse(ErrInvalid, what, "a node of that name exists: use UpdateNode")
 	}
 	n := &Node{}
@@ -106,16 +106,15 @@ func (e Events) setNode(id NodeID, change func(*NodeSpec)) error {
 	if err != nil {
 		return err
 	}
-	was := n.Spec
+	down, draining := n.Spec.Down, n.Spec.Draining
 	e.s.cluster.countNode(n, -1)
 	change(&n.Spec)
 	e.s.cluster.countNode(n, +1)
 	e.s.cluster.nodeChanged(n)
-	if was.Down == n.Spec.Down && was.Draining == n.Spec.Draining {
-		return nil
+	if n.Spec.Down != down || n.Spec.Draining != draining {
+		e.s.cluster.updateFitIndex(id)
+		e.s.countChange()
 	}
-	e.s.cluster.updateFitIndex(id)
-	e.s.countChange()
 	return nil
 }
 
@@ -160,17 +159,11 @@ func (e Events) PutTenant(spec TenantSpec) error {
 		tree.readyTenant.grow(int32(len(tree.tenants)))
 	}
 	tree.changes++
-	tree.chargeUp(t.Spec.Parent, Resources{}.Sub(t.Used), -t.Running)
-	tree.addReleasing(t.Spec.Parent, Resources{}.Sub(t.Releasing))
-	tree.removeChild(t.Spec.Parent, spec.ID)
+	tree.link(t, -1)
 	delete(tree.tenantName, t.Spec.Name)
-	tree.countCaps(&t.Spec, -1)
 	t.Spec = spec
-	tree.countCaps(&t.Spec, 1)
 	tree.tenantName[spec.Name] = spec.ID
-	tree.addChild(spec.Parent, spec.ID)
-	tree.chargeUp(spec.Parent, t.Used, t.Running)
-	tree.addReleasing(spec.Parent, t.Releasing)
+	tree.link(t, 1)
 	e.s.countChange()
 	return nil
 }

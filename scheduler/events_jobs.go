@@ -70,9 +70,8 @@ func (e Events) UpdateJob(spec JobSpec) error {
 	for _, g := range j.Stages {
 		e.s.Queue().updateOpen(g)
 	}
-	e.s.changeLog.recordJob(j)
 	e.s.links().bumpNodeVersionsOf(j)
-	e.s.countChange()
+	e.changed(j)
 	return nil
 }
 
@@ -90,8 +89,7 @@ func (e Events) SetEstimate(id StageID, d time.Duration) error {
 		e.s.cluster.bumpNodeVersion(NoNode)
 	}
 	g.Spec.Estimate, g.details = d, nil
-	e.s.changeLog.recordJob(g.Job)
-	e.s.countChange()
+	e.changed(g.Job)
 	return nil
 }
 
@@ -102,7 +100,7 @@ func (e Events) SetInput(id TaskID, nodes []NodeID, local []int64) error {
 		return err
 	}
 	what := "task " + id.String()
-	if id.Index < 0 || id.Index >= g.Spec.Tasks || g.Spec.Inputs == nil {
+	if !g.hasTask(id.Index) || g.Spec.Inputs == nil {
 		return refuse(ErrUnknown, what, "there is no such task with an input")
 	}
 	if len(nodes) > MaxReplicas || (local != nil && len(local) != len(nodes)) {
@@ -212,6 +210,12 @@ func (e Events) DropProject(id ProjectID) error {
 	e.s.joblessStates -= e.s.policyStates.dropProject(id)
 	e.s.countChange()
 	return nil
+}
+
+// changed logs, and counts, a change of a job.
+func (e Events) changed(j *Job) {
+	e.s.changeLog.recordJob(j)
+	e.s.countChange()
 }
 
 func (e Events) eventJob(id JobID) (*Job, error) {

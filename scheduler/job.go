@@ -210,13 +210,14 @@ func (g *Stage) SkipPending(from, n int32) int32 { return g.pending.nth(from, n)
 // PendingIn returns the number of pending tasks in [from, to), both within the stage. O((to-from)/64).
 func (g *Stage) PendingIn(from, to int32) int32 { return g.pending.countIn(from, to) }
 
+// hasTask reports whether there is a stage, with a task i.
+func (g *Stage) hasTask(i int32) bool { return g != nil && i >= 0 && i < g.Spec.Tasks }
+
 // IsPending reports whether task i waits for placement.
-func (g *Stage) IsPending(i int32) bool {
-	return i >= 0 && i < g.Spec.Tasks && g.pending.has(i)
-}
+func (g *Stage) IsPending(i int32) bool { return g.hasTask(i) && g.pending.has(i) }
 
 // IsDone reports whether task i succeeded.
-func (g *Stage) IsDone(i int32) bool { return i >= 0 && i < g.Spec.Tasks && g.done.has(i) }
+func (g *Stage) IsDone(i int32) bool { return g.hasTask(i) && g.done.has(i) }
 
 // Input returns the bytes that task i reads, the nodes that hold them and the bytes on each
 // (nil: all), as last set by Events.SetInput.
@@ -247,13 +248,6 @@ func (g *Stage) CountedUntil() Time { return g.lastTick }
 
 // Failures returns how often task i failed through the user's fault.
 func (g *Stage) Failures(i int32) int32 { return g.pastAttempts[i].Failures }
-
-func (g *Stage) maxAttempts() int32 {
-	if g.Spec.MaxAttempts == 0 {
-		return defaultAttempts
-	}
-	return g.Spec.MaxAttempts
-}
 
 // IsAccepted reports whether the deadline of the job is accepted: without a guarantee
 // (Spec.Accepted), or with one. O(1).

@@ -1,5 +1,7 @@
 package scheduler
 
+import "slices"
+
 // journal records how to undo Apply and PolicyStates.Apply since a Mark. Its slices are reused,
 // so that a try allocates nothing once they have grown.
 type journal struct {
@@ -121,7 +123,16 @@ func (jn Journal) undoRecord(r *undoRec) {
 	case undoWithdraw:
 		jn.relinkStarting(jn.s.Attempts().at(r.slot), r.slot, 1)
 	case undoAttempt:
-		jn.revertAttempt(r, pop(&u.attempts))
+		was, a := pop(&u.attempts), jn.s.Attempts().at(r.slot)
+		g, sibling := jn.s.stages[a.stage], a.sibling
+		jn.s.links().detach(a, r.slot)
+		*a = was.Attempt
+		a.sibling = sibling
+		if a.attemptDetails.owned {
+			*a.attemptDetails = was.savedDetails
+		}
+		jn.s.links().attach(a, r.slot)
+		g.taskTime, g.lastTick = r.taskTime, r.lastTick
 	case undoReservation:
 		if was := pop(&u.reservations); r.isNew {
 			i, _ := jn.s.Reservations().find(was.ID)
@@ -167,8 +178,8 @@ func (jn Journal) Withdraw(act *Action) error {
 
 // placedInTry reports whether the attempt in a slot was placed in the current try.
 func (jn Journal) placedInTry(slot int32) bool {
-	for i := len(jn.s.undo.records) - 1; i >= 0; i-- {
-		if r := &jn.s.undo.records[i]; r.op == undoPlace && r.slot == slot {
+	for _, r := range slices.Backward(jn.s.undo.records) {
+		if r.op == undoPlace && r.slot == slot {
 			return true
 		}
 	}
@@ -183,41 +194,18 @@ func (jn Journal) relinkStarting(a *Attempt, slot int32, sign int64) {
 	jn.s.links().setPlaced(g, a, slot, sign)
 }
 
-// saveReservation records a reservation before it changes, for Rollback, or the id of one that is new.
-func (jn Journal) saveReservation(was Reservation, isNew bool) {
-	if jn.s.undo.depth > 0 {
-		jn.s.undo.reservations = append(jn.s.undo.reservations, was)
-		jn.s.undo.records = append(jn.s.undo.records, undoRec{op: undoReservation, isNew: isNew})
-	}
-}
-
-// savePolicyState records a policy state before it changes, for Rollback, or the key of one that is new.
-func (jn Journal) savePolicyState(was PolicyState, isNew bool) {
-	if jn.s.undo.depth > 0 {
-		jn.s.undo.policyStates = append(jn.s.undo.policyStates, was)
-		jn.s.undo.records = append(jn.s.undo.records, undoRec{op: undoPolicyState, isNew: isNew})
+// save records a step, and on the stack of its kind a copy of what the step changes, for Rollback. Of what is new the copy
+// has only the id or key (undoRec.isNew).
+func save[T any](u *journal, stack *[]T, was T, step undoRec) {
+	if u.depth > 0 {
+		*stack = append(*stack, was)
+		u.records = append(u.records, step)
 	}
 }
 
 // saveAttempt records an attempt before it changes, for Rollback.
 func (jn Journal) saveAttempt(a *Attempt, g *Stage, slot int32) {
-	if jn.s.undo.depth > 0 {
-		jn.s.undo.attempts = append(jn.s.undo.attempts, undoneAttempt{*a, *a.attemptDetails})
-		jn.s.undo.records = append(jn.s.undo.records, undoRec{op: undoAttempt, slot: slot, taskTime: g.taskTime, lastTick: g.lastTick})
+	if u := &jn.s.undo; u.depth > 0 {
+		save(u, &u.attempts, undoneAttempt{*a, *a.attemptDetails}, undoRec{op: undoAttempt, slot: slot, taskTime: g.taskTime, lastTick: g.lastTick})
 	}
-}
-
-// revertAttempt undoes a change to an attempt.
-func (jn Journal) revertAttempt(r *undoRec, was *undoneAttempt) {
-	a := jn.s.Attempts().at(r.slot)
-	g := jn.s.stages[a.stage]
-	sibling := a.sibling
-	jn.s.links().detach(a, r.slot)
-	*a = was.Attempt
-	a.sibling = sibling
-	if a.attemptDetails.owned {
-		*a.attemptDetails = was.savedDetails
-	}
-	jn.s.links().attach(a, r.slot)
-	g.taskTime, g.lastTick = r.taskTime, r.lastTick
 }

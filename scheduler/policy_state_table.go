@@ -14,10 +14,6 @@ type policyStateTable struct {
 	others   map[PolicyStateKey]PolicyState
 }
 
-func newPolicyStateTable() policyStateTable {
-	return policyStateTable{others: map[PolicyStateKey]PolicyState{}}
-}
-
 // tabledTenants bounds the tenants whose states are stored together: a policy state may name one that does not exist.
 const tabledTenants = 1 << 16
 
@@ -83,16 +79,4 @@ func (t *policyStateTable) dropProject(id ProjectID) int {
 	before := len(t.others)
 	maps.DeleteFunc(t.others, func(k PolicyStateKey, _ PolicyState) bool { return k.Project == id && k.Job == 0 })
 	return before - len(t.others)
-}
-
-// all returns all policy states in no order.
-func (t *policyStateTable) all() []PolicyState {
-	out := make([]PolicyState, 0, len(t.others)+len(t.ofTenant))
-	for _, p := range t.others {
-		out = append(out, p)
-	}
-	for _, list := range t.ofTenant {
-		out = append(out, list...)
-	}
-	return out
 }

@@ -7,7 +7,8 @@ import (
 
 // A policy state may name a tenant that does not exist: one whose number is in no list is kept as well as others.
 func TestPolicyStatesOfAnyTenantAreKept(t *testing.T) {
-	table := newPolicyStateTable()
+	s := New()
+	table := &s.policyStates
 	tenants := []TenantID{-1 << 31, -1, 0, 5, tabledTenants - 1, tabledTenants, 1<<31 - 1}
 	var want []PolicyState
 	for i, tenant := range tenants {
@@ -19,8 +20,7 @@ func TestPolicyStatesOfAnyTenantAreKept(t *testing.T) {
 	}
 	same := func(what string) {
 		t.Helper()
-		got := table.all()
-		slices.SortFunc(got, func(a, b PolicyState) int { return a.compare(&b.PolicyStateKey) })
+		got := s.PolicyStates().All()
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: %+v, want %+v", what, got, want)
 		}

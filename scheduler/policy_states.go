@@ -1,13 +1,17 @@
 package scheduler
 
-import "slices"
+import (
+	"maps"
+	"slices"
+)
 
 // PolicyStates is what the policies remember in a State.
 type PolicyStates struct{ s *State }
 
 // All returns all policy states in order of their keys. It allocates.
 func (ps PolicyStates) All() []PolicyState {
-	out := ps.s.policyStates.all()
+	t := &ps.s.policyStates
+	out := slices.Concat(slices.Collect(maps.Values(t.others)), slices.Concat(t.ofTenant...))
 	slices.SortFunc(out, func(a, b PolicyState) int { return a.compare(&b.PolicyStateKey) })
 	return out
 }
@@ -60,16 +64,39 @@ func (ps PolicyStates) updateKinds(j *Job, k PolicyStateKey, there bool) {
 }
 
 // put stores a policy state in the place of one with its key, if there is one.
-func (ps PolicyStates) put(p *PolicyState) {
-	j := ps.s.jobs[p.Job]
-	ps.recordChange(j, &p.PolicyStateKey)
-	ps.updateKinds(j, p.PolicyStateKey, true)
-	if isNew := ps.s.policyStates.put(p); isNew && j != nil {
-		j.stateKeys = append(j.stateKeys, p.PolicyStateKey)
-	} else if isNew {
-		ps.s.joblessStates++
+func (ps PolicyStates) put(p *PolicyState) { ps.follow(p, true, ps.s.policyStates.put(p)) }
+
+// drop deletes a policy state, which is there.
+func (ps PolicyStates) drop(k PolicyStateKey) {
+	ps.s.policyStates.drop(k)
+	ps.follow(&PolicyState{PolicyStateKey: k}, false, true)
+}
+
+// follow updates what depends on a policy state that was put (there) or deleted; counted says that there is one more, or
+// one less.
+func (ps PolicyStates) follow(p *PolicyState, there, counted bool) {
+	j, k := ps.s.jobs[p.Job], p.PolicyStateKey
+	switch {
+	case j != nil:
+		ps.s.changeLog.recordJob(j)
+	case k.Project != 0:
+		ps.s.changeLog.add(ChangedOwner{Project: k.Project})
+	case k.Job == 0 && ps.s.Tenant(k.Tenant) != nil:
+		ps.s.Tenant(k.Tenant).StateVersion++
 	}
-	j.copyState(p, true)
+	switch {
+	case !counted:
+	case j != nil && there:
+		j.stateKeys = append(j.stateKeys, k)
+	case j != nil:
+		j.dropStateKey(k)
+	case there:
+		ps.s.joblessStates++
+	default:
+		ps.s.joblessStates--
+	}
+	ps.updateKinds(j, k, there)
+	j.copyState(p, there)
 }
 
 // copyState keeps what each cycle reads of many jobs where the job and its stages are: there says that it
@@ -85,33 +112,8 @@ func (j *Job) copyState(p *PolicyState, there bool) {
 	}
 }
 
-// drop deletes a policy state, which is there.
-func (ps PolicyStates) drop(k PolicyStateKey) {
-	j := ps.s.jobs[k.Job]
-	ps.s.policyStates.drop(k)
-	ps.recordChange(j, &k)
-	ps.dropKey(j, k)
-	ps.updateKinds(j, k, false)
-	j.copyState(&PolicyState{PolicyStateKey: k}, false)
-}
-
-// recordChange logs that a policy state of a job or project changed, or counts it if it is of a tenant alone.
-func (ps PolicyStates) recordChange(j *Job, k *PolicyStateKey) {
-	if j != nil {
-		ps.s.changeLog.recordJob(j)
-	} else if k.Project != 0 {
-		ps.s.changeLog.add(ChangedOwner{Project: k.Project})
-	} else if t := ps.s.Tenant(k.Tenant); t != nil && k.Job == 0 {
-		t.StateVersion++
-	}
-}
-
-// dropKey is the inverse of what put notes. O(states of the job); a new one is found at once.
-func (ps PolicyStates) dropKey(j *Job, k PolicyStateKey) {
-	if j == nil {
-		ps.s.joblessStates--
-		return
-	}
+// dropStateKey is the inverse of what follow appends. O(states of the job); a new one is found at once.
+func (j *Job) dropStateKey(k PolicyStateKey) {
 	last := len(j.stateKeys) - 1
 	for i := last; i >= 0; i-- {
 		if j.stateKeys[i] == k {
@@ -129,7 +131,7 @@ func (ps PolicyStates) apply(p *PolicyState) {
 		return
 	}
 	old.PolicyStateKey = k
-	ps.s.Journal().savePolicyState(old, !had)
+	save(&ps.s.undo, &ps.s.undo.policyStates, old, undoRec{op: undoPolicyState, isNew: !had})
 	if p.Kind == TombstoneState {
 		ps.drop(k)
 	} else {

@@ -78,7 +78,7 @@ func (p *Project) HasState(k PolicyStateKind) bool { return p.stateKinds.has(k) 
 func New() *State {
 	return &State{
 		identity: &identity{}, cluster: Cluster{nodeName: map[string]NodeID{}, racks: map[string]int32{}}, tree: TenantTree{tenantName: map[string]TenantID{}},
-		jobs: map[JobID]*Job{}, projects: map[ProjectID]*Project{}, policyStates: newPolicyStateTable(),
+		jobs: map[JobID]*Job{}, projects: map[ProjectID]*Project{}, policyStates: policyStateTable{others: map[PolicyStateKey]PolicyState{}},
 	}
 }
 
@@ -148,7 +148,7 @@ func (s *State) Projects() []*Project {
 // Attempt returns a live attempt, or nil.
 func (s *State) Attempt(id AttemptID) *Attempt {
 	g := s.Stage(id.StageID())
-	if g == nil || id.Index < 0 || id.Index >= g.Spec.Tasks {
+	if !g.hasTask(id.Index) {
 		return nil
 	}
 	for a := range s.Attempts().Of(g, id.Index) {

@@ -22,12 +22,6 @@ func (t *TenantTree) tenant(id TenantID) *Tenant {
 	return t.tenants[id]
 }
 
-func (t *TenantTree) countCaps(spec *TenantSpec, sign int) {
-	if spec.Caps != (Caps{}) {
-		t.capped += sign
-	}
-}
-
 // height returns the number of levels of the tenant's subtree.
 func (t *TenantTree) height(id TenantID) int {
 	h := 0
@@ -37,22 +31,25 @@ func (t *TenantTree) height(id TenantID) int {
 	return h + 1
 }
 
-// addChild inserts a tenant into its parent's children, by name.
-func (t *TenantTree) addChild(parent, child TenantID) {
-	if parent == NoTenant {
+// link adds a tenant to what the tree knows of it: its parent's children, by name, the use of all above it and the number of
+// caps (sign 1). With sign -1 it takes the tenant off.
+func (tree *TenantTree) link(t *Tenant, sign int64) {
+	if t.Spec.Caps != (Caps{}) {
+		tree.capped += int(sign)
+	}
+	tree.chargeUp(t.Spec.Parent, t.Used.Times(sign), t.Running*int32(sign))
+	tree.addReleasing(t.Spec.Parent, t.Releasing.Times(sign))
+	p := tree.tenant(t.Spec.Parent)
+	if p == nil {
 		return
 	}
-	p := t.tenants[parent]
-	i, _ := slices.BinarySearchFunc(p.Children, t.tenants[child].Spec.Name, func(c TenantID, name string) int {
-		return strings.Compare(t.tenants[c].Spec.Name, name)
+	i, _ := slices.BinarySearchFunc(p.Children, t.Spec.Name, func(c TenantID, name string) int {
+		return strings.Compare(tree.tenants[c].Spec.Name, name)
 	})
-	p.Children = slices.Insert(p.Children, i, child)
-}
-
-func (t *TenantTree) removeChild(parent, child TenantID) {
-	if parent != NoTenant {
-		p := t.tenants[parent]
-		p.Children = slices.DeleteFunc(p.Children, func(c TenantID) bool { return c == child })
+	if sign > 0 {
+		p.Children = slices.Insert(p.Children, i, t.Spec.ID)
+	} else {
+		p.Children = slices.Delete(p.Children, i, i+1)
 	}
 }
 
