@@ -50,7 +50,7 @@ type Config struct {
 	// Unit is the size of one container.
 	Unit scheduler.Resources
 
-	thresholds []float64 // cache of Threshold, set by withThresholds
+	thresholds []float64 // of an Index: each threshold(i), which it needs for every job in every cycle
 }
 
 // Default returns the paper's configuration: 10 queues, alpha_1 = 100
@@ -67,23 +67,11 @@ func (c *Config) threshold(i int) float64 {
 	switch {
 	case i >= c.Queues:
 		return math.Inf(1)
-	case i >= 1 && i <= len(c.thresholds):
+	case i <= len(c.thresholds):
 		return c.thresholds[i-1]
+	default:
+		return c.First * math.Pow(c.Step, float64(i-1))
 	}
-	return c.First * math.Pow(c.Step, float64(i-1))
-}
-
-// withThresholds returns a copy of c with cached thresholds, for callers that need
-// them for every job in every cycle. Queues, First and Step of the copy must not be
-// changed.
-func (c Config) withThresholds() Config {
-	c.thresholds = nil
-	var limits []float64
-	for i := 1; i < c.Queues; i++ {
-		limits = append(limits, c.threshold(i))
-	}
-	c.thresholds = limits
-	return c
 }
 
 // queueFor returns the queue, from 1, of a job in queue from (1 for a new job) with
@@ -198,15 +186,3 @@ func micro(containers float64) microContainers {
 }
 
 func (m microContainers) float() float64 { return float64(m) / 1e6 }
-
-// orderKey returns the sort key of a job in its queue.
-func (c *Config) orderKey(m *measured) float64 {
-	switch c.Order {
-	case OrderRemaining:
-		return m.remaining
-	case OrderFIFO:
-		return 0
-	default:
-		panic("lasmq: unknown order " + c.Order.String())
-	}
-}

@@ -92,11 +92,12 @@ type queuedJob struct {
 // NewIndex returns an empty index. deficitKey returns the key of
 // the policy state that keeps the account of queue i (from 1) of a group.
 func NewIndex(cfg Config, predict bool, groupOf func(*scheduler.Job) int, deficitKey func(group, i int) scheduler.PolicyStateKey) *Index {
-	x := &Index{cfg: cfg.withThresholds(), predict: predict, groupOf: groupOf, deficitKey: deficitKey, readPart: defaultReadPart,
+	x := &Index{cfg: cfg, predict: predict, groupOf: groupOf, deficitKey: deficitKey, readPart: defaultReadPart,
 		jobs: map[scheduler.JobID]*queuedJob{}}
 	x.account = x.recordedAccount
 	for i := range cfg.Queues {
 		x.weights = append(x.weights, cfg.weight(i+1))
+		x.cfg.thresholds = append(x.cfg.thresholds, cfg.threshold(i+1))
 	}
 	return x
 }
@@ -297,7 +298,12 @@ func (x *Index) refresh(id scheduler.JobID, now scheduler.Time) {
 
 // join makes a job a member of a group.
 func (x *Index) join(j *scheduler.Job, group int) *queuedJob {
-	g, e := &x.groups[group], x.newJob()
+	g, e := &x.groups[group], (*queuedJob)(nil)
+	if n := len(x.free); n > 0 {
+		e, x.free = x.free[n-1], x.free[:n-1]
+	} else {
+		e = new(queuedJob)
+	}
 	*e = queuedJob{job: j, group: group, memberAt: len(g.members), key: jobKey{submitted: j.Spec.Submitted, id: j.Spec.ID},
 		demoteAt: scheduler.Never, heapAt: -1, recordAt: -1}
 	x.jobs[j.Spec.ID] = e
@@ -320,16 +326,6 @@ func (x *Index) leave(e *queuedJob) {
 	delete(x.jobs, e.key.id)
 	e.job = nil
 	x.free = append(x.free, e)
-}
-
-// newJob returns an unused entry.
-func (x *Index) newJob() *queuedJob {
-	if n := len(x.free); n > 0 {
-		e := x.free[n-1]
-		x.free = x.free[:n-1]
-		return e
-	}
-	return new(queuedJob)
 }
 
 // cross notes that a group may have become contended or ceased to be.
@@ -389,7 +385,10 @@ func (x *Index) enqueue(e *queuedJob, now scheduler.Time) {
 	m := x.cfg.measure(e.job)
 	level, at := x.cfg.queueAt(&m.service, from, now)
 	e.service = m.service
-	x.moveTo(e, level, x.cfg.orderKey(&m), m.running, e.job.Ready > 0)
+	if x.cfg.Order == OrderFIFO {
+		m.remaining = 0
+	}
+	x.moveTo(e, level, m.remaining, m.running, e.job.Ready > 0)
 	x.setDemotion(e, at)
 	x.setUnrecorded(e, recorded && level > from || !recorded && (level > 1 || x.predict))
 }

@@ -116,17 +116,6 @@ func (q *Queues) reset() {
 	q.backlogged, q.remembered, q.contended, q.settled.valid, q.read = 0, math.MaxUint64, false, false, false
 }
 
-// isSettled reports whether the accounts are as remembered for sure.
-func (q *Queues) isSettled() bool {
-	s := &q.settled
-	return s.valid && s.contended == q.contended && s.backlogged == q.backlogged && slices.Equal(s.total, q.total)
-}
-
-// setSettled notes that the accounts are as remembered.
-func (q *Queues) setSettled() {
-	q.settled = settledQueues{true, q.contended, q.backlogged, append(q.settled.total[:0], q.total...)}
-}
-
 // insert and remove change the list of queue i (from 0).
 func (q *Queues) insert(i int, e listedJob) {
 	q.lists[i].insert(e)
@@ -236,15 +225,6 @@ func (q *Queues) noteAt(seconds float64) {
 	}
 }
 
-// noteOrder notes when another one of the queues with a lead passes the best one.
-func (q *Queues) noteOrder(best int) {
-	for i, lead := range q.leads {
-		if rate := q.growth[i] - q.growth[best]; i != best && !math.IsInf(lead, -1) && rate > 0 {
-			q.noteAt((q.leads[best] - lead + q.base[best] - q.base[i]) / rate)
-		}
-	}
-}
-
 // readAccounts reads what was remembered, unless it is known and did not change.
 func (q *Queues) readAccounts() {
 	if q.version != nil {
@@ -255,15 +235,15 @@ func (q *Queues) readAccounts() {
 		q.read, q.readAt = true, at
 	}
 	for i := range q.previous {
-		a := account{at: -1}
-		if q.remembered&(1<<i) != 0 {
-			if known, ok := q.account(q.group, i+1); ok {
-				a = known
-			} else {
-				q.remembered &^= 1 << i
-			}
+		q.previous[i] = account{at: -1}
+		if q.remembered&(1<<i) == 0 {
+			continue
 		}
-		q.previous[i] = a
+		if known, ok := q.account(q.group, i+1); ok {
+			q.previous[i] = known
+		} else {
+			q.remembered &^= 1 << i
+		}
 	}
 }
 
@@ -350,21 +330,20 @@ func (q *Queues) selectQueue(of int, more float64) int {
 			best, most = i, score
 		}
 	}
-	if more == 0 {
-		q.noteOrder(best)
+	for i, lead := range q.leads { // when another one passes the best one
+		if rate := q.growth[i] - q.growth[best]; more == 0 && i != best && !math.IsInf(lead, -1) && rate > 0 {
+			q.noteAt((q.leads[best] - lead + q.base[best] - q.base[i]) / rate)
+		}
 	}
 	return best
 }
 
-// Streak returns how many tasks of a demand in a row the job of the last Next would
-// place before another queue is next, 1 to limit. O(queues x log limit).
+// Streak returns how many tasks of a demand in a row the job of the last Next would place before another queue is next, 1 to
+// limit: each placement lowers the queue's score and raises the others'. O(queues x log limit).
 func (q *Queues) Streak(d scheduler.Resources, limit int32) int32 {
 	containers := micro(q.cfg.Containers(d)).float()
-	// Each placement lowers the queue's score and raises the others'.
-	n := sort.Search(int(max(limit, 1)-1), func(n int) bool {
-		return q.selectQueue(q.current, float64(n+1)*containers) != q.current
-	})
-	return int32(n) + 1
+	stays := func(n int) bool { return q.selectQueue(q.current, float64(n+1)*containers) == q.current }
+	return int32(sort.Search(int(max(limit, 1)-1), func(n int) bool { return !stays(n) })) + 1
 }
 
 // RecordPlaced records that n tasks of a demand were placed for the job of the last
@@ -432,7 +411,7 @@ func (q *Queues) wake(i int, k jobKey) {
 // backlogged: its deficit does not change. It must be called after Index.Sync; it
 // starts a pass. O(queues).
 func (q *Queues) eachAccount(now scheduler.Time, yield func(i int, a account, keep bool)) {
-	if q.isSettled() {
+	if s := &q.settled; s.valid && s.contended == q.contended && s.backlogged == q.backlogged && slices.Equal(s.total, q.total) {
 		return
 	}
 	q.Begin(now)
@@ -443,7 +422,7 @@ func (q *Queues) eachAccount(now scheduler.Time, yield func(i int, a account, ke
 		changed = changed || keep != (a.at >= 0) || keep && !alone && roundToThousandths(q.running[i].float()) != a.running
 	}
 	if q.settled.valid = false; !changed {
-		q.setSettled()
+		q.settled = settledQueues{true, q.contended, q.backlogged, append(q.settled.total[:0], q.total...)}
 		return
 	}
 	for i, a := range q.previous {
