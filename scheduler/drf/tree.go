@@ -203,21 +203,14 @@ func (t *Tree) refresh(id scheduler.TenantID) {
 		if x.best != scheduler.NoTenant {
 			x.share = x.used.Add(x.demand).Share(t.total, int(t.level)) / x.weight
 		}
-		t.updateHeap(t.heapOwner(id), id, x.best != scheduler.NoTenant)
-	}
-}
-
-// updateHeap moves id to its place in h's heap, inserts it or, unless in, removes
-// it.
-func (t *Tree) updateHeap(h *tenant, id scheduler.TenantID, in bool) {
-	at := t.tenants[id].heapIndex
-	switch {
-	case in && at < 0:
-		t.order.Push(&h.heap, id)
-	case in:
-		t.order.Fix(h.heap, at)
-	case at >= 0:
-		t.order.Remove(&h.heap, at)
+		switch h := &t.heapOwner(id).heap; {
+		case x.best != scheduler.NoTenant && x.heapIndex < 0:
+			t.order.Push(h, id)
+		case x.best != scheduler.NoTenant:
+			t.order.Fix(*h, x.heapIndex)
+		case x.heapIndex >= 0:
+			t.order.Remove(h, x.heapIndex)
+		}
 	}
 }
 

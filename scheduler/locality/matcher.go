@@ -146,8 +146,7 @@ func (m *Matcher) addCandidate(task int32, spare *int32) bool {
 	from := int32(len(m.edges))
 	m.edges = LocalNodes(m.state, m.stage, task, m.edges)
 	to := int32(len(m.edges))
-	best := int32(0)
-	at := scheduler.NoNode
+	best, at := int32(0), scheduler.NoNode
 	for _, id := range m.edges[from:to] {
 		if k := m.slotsLeft(id); k > best {
 			best, at = k, id
