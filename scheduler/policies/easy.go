@@ -21,11 +21,10 @@ var easyInfo = Info{
 	},
 }
 
-// easy is EASY (aggressive) backfilling on nodes. Only the head of the queue has a
-// reservation. It is found in each cycle on the State's timeline, tried there, and taken
-// back, so nothing is remembered. A job blocked only by work at or past its bound is about to start:
-// it keeps that capacity and is not the head. This makes the result independent of
-// the order in which simultaneous ends are reported.
+// easy is EASY (aggressive) backfilling on nodes. Only the head of the queue has a reservation. It is found in each cycle on
+// the State's timeline, tried there, and taken back, so nothing is remembered. A job blocked only by work at or past its
+// bound is about to start: it keeps that capacity and is not the head. This makes the result independent of the order in
+// which simultaneous ends are reported.
 type easy struct {
 	assumptions untilBound
 	// order yields the ready jobs, first those to serve first. It is called once in a cycle,
@@ -123,8 +122,10 @@ func (e *easy) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 		e.profile.Release(r.spot.Bin, r.spot.Disk, r.spot.At, r.end, r.need)
 	}
 	e.tried = e.tried[:0]
-	if e.head != nil && len(p.actions) > 0 {
-		e.reviseCapped()
+	// What this decision placed may leave a stage over a cap that has a reservation: it is not the head any more, and others
+	// may start.
+	if e.head != nil && len(p.actions) > 0 && slices.ContainsFunc(e.misfits, func(g *scheduler.Stage) bool { return !s.TenantTree().Allows(g) }) {
+		p.wake = now.Add(1)
 	}
 	return p.finish(e.reason)
 }
@@ -166,18 +167,6 @@ func (e *easy) reason(g *scheduler.Stage) scheduler.Waiting {
 		return scheduler.Waiting{Stage: g.ID(), Reason: scheduler.ReasonHeadOfLine, Tasks: g.Pending, Behind: e.head.ID()}
 	}
 	return e.placer.reason(g)
-}
-
-// reviseCapped requests the next decision at once if what this one placed leaves a stage
-// over a cap that has a reservation: it is not the head any more, and others may start.
-func (e *easy) reviseCapped() {
-	p := &e.placer
-	for _, g := range e.misfits {
-		if !p.s.TenantTree().Allows(g) {
-			p.wake = p.now.Add(1)
-			return
-		}
-	}
 }
 
 func (e *easy) reserve(spot timeline.Spot, duration time.Duration, need *timeline.Need) {
@@ -267,7 +256,8 @@ func (e *easy) placeWithoutDelay(g *scheduler.Stage) bool {
 		if !p.mayPlace(g) {
 			return false
 		}
-		if e.hasNoRoom(&need, duration) || !e.placeTaskWithoutDelay(g, &need, duration) {
+		failed := g.NextFailedOn() // nodes to leave, if another one is possible
+		if e.hasNoRoom(&need, duration) || !(len(failed) > 0 && e.placeTaskExcept(g, &need, duration, failed) || e.placeTaskExcept(g, &need, duration, nil)) {
 			e.waiting[g] = p.s.Cluster().NextNode(g, 0) != scheduler.NoNode
 			return true
 		}
@@ -275,13 +265,7 @@ func (e *easy) placeWithoutDelay(g *scheduler.Stage) bool {
 	return false
 }
 
-// placeTaskWithoutDelay places the next task of a stage if it delays no reservation: if
-// possible, on a node on which it has not failed.
-func (e *easy) placeTaskWithoutDelay(g *scheduler.Stage, need *timeline.Need, duration time.Duration) bool {
-	failed := g.NextFailedOn()
-	return len(failed) > 0 && e.placeTaskExcept(g, need, duration, failed) || e.placeTaskExcept(g, need, duration, nil)
-}
-
+// placeTaskExcept places the next task of a stage on a node that is not excluded, if that delays no reservation.
 func (e *easy) placeTaskExcept(g *scheduler.Stage, need *timeline.Need, duration time.Duration, excluded []scheduler.NodeID) bool {
 	p := &e.placer
 	for n := p.s.Cluster().NextNode(g, 0); n != scheduler.NoNode; n = p.s.Cluster().NextNode(g, n+1) {

@@ -41,11 +41,10 @@ var capacityInfo = Info{
 	},
 }
 
-// fairShare serves the tenant with the least use for its weight, from the root of
-// the tree down, and then its first job. Use is compared before the placement, as
-// YARN does; ties go by name, among jobs by submission and id. Tasks that do not fit
-// are passed over. A queue's capacity in YARN's Capacity Scheduler is a weight here
-// (the part of its parent's), its maximum capacity the tenant's cap.
+// fairShare serves the tenant with the least use for its weight, from the root of the tree down, and then its first job.
+// Use is compared before the placement, as YARN does; ties go by name, among jobs by submission and id. Tasks that do not
+// fit are passed over. A queue's capacity in YARN's Capacity Scheduler is a weight here (the part of its parent's), its
+// maximum capacity the tenant's cap.
 type fairShare struct {
 	name            string
 	byDominantShare bool // use is the dominant share, else memory
@@ -147,35 +146,26 @@ func (f *fairShare) rankNames(s *scheduler.State) {
 	if f.rankedAt == s.Stamp() && len(f.nameRank) == len(s.Tenants()) {
 		return
 	}
-	all := s.Tenants()
-	byName := make([]int32, len(all))
-	for i := range byName {
-		byName[i] = int32(i)
-	}
-	slices.SortFunc(byName, func(a, b int32) int { return cmp.Compare(all[a].Spec.Name, all[b].Spec.Name) })
-	f.nameRank = slices.Grow(f.nameRank[:0], len(all))[:len(all)]
+	byName := slices.Clone(s.Tenants())
+	slices.SortFunc(byName, func(a, b *scheduler.Tenant) int { return cmp.Compare(a.Spec.Name, b.Spec.Name) })
+	f.nameRank = slices.Grow(f.nameRank[:0], len(byName))[:len(byName)]
 	for i, t := range byName {
-		f.nameRank[t] = int32(i)
+		f.nameRank[t.Spec.ID] = int32(i)
 	}
 	f.rankedAt = s.Stamp()
 }
 
 func (f *fairShare) weightedUse(s *scheduler.State, c *contender) float64 {
-	used, weight := scheduler.Resources{}, 1.0
-	if c.job != nil {
-		if f.fifoJobs {
-			return 0
-		}
-		used = c.job.Used
-		if w := c.job.Spec.Weight; f.weighted && w > 0 {
-			weight = w
-		}
-	} else {
+	var used scheduler.Resources
+	weight := 0.0
+	if c.job == nil {
 		t := s.Tenant(scheduler.TenantID(c.at))
-		used = t.Used
-		if f.weighted {
-			weight = t.Spec.Weight
-		}
+		used, weight = t.Used, t.Spec.Weight
+	} else if used, weight = c.job.Used, c.job.Spec.Weight; f.fifoJobs {
+		return 0
+	}
+	if !f.weighted || weight == 0 {
+		weight = 1
 	}
 	if f.byDominantShare {
 		return used.DominantShare(s.Cluster().Total()) / weight

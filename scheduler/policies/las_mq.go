@@ -119,7 +119,8 @@ func (f *lasMQ) admit(s *scheduler.State, now scheduler.Time) {
 		}
 	}
 	for j := range s.Jobs() {
-		if slots > 0 && j.Ready > 0 && !j.HasState(scheduler.AdmittedState) && f.record(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.AdmittedState, Job: j.Spec.ID}, At: now}) {
+		key := scheduler.PolicyStateKey{Kind: scheduler.AdmittedState, Job: j.Spec.ID}
+		if slots > 0 && j.Ready > 0 && !j.HasState(scheduler.AdmittedState) && f.record(scheduler.PolicyState{PolicyStateKey: key, At: now}) {
 			slots--
 		}
 	}

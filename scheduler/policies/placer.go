@@ -252,7 +252,9 @@ type noCapacity struct {
 // explain records why stages wait on the State as the cycle leaves it: each stage, or the next part of them.
 // The other parts are requested at once: nothing else may happen.
 func (p *placer) explain(reason func(*scheduler.Stage) scheduler.Waiting) {
-	clear(p.noCapacityReasons)
+	if clear(p.noCapacityReasons); p.noCapacityReasons == nil {
+		p.noCapacityReasons = map[scheduler.DemandClass]noCapacity{}
+	}
 	// At once: growing a long list by and by copies it several times.
 	p.waitingReasons = slices.Grow(p.waitingReasons, min(p.s.Queue().Ready(), scheduler.MaxExplained))
 	p.round.Next(p.s.Queue(), p.seenStamp, scheduler.MaxExplained, func(g *scheduler.Stage) { p.waitingReasons = append(p.waitingReasons, reason(g)) })
@@ -275,33 +277,28 @@ func (p *placer) reason(g *scheduler.Stage) scheduler.Waiting {
 	return w
 }
 
-// explainNoCapacity sets why no node fits and on how many nodes, counted once per
-// demand. If a reserved node would fit, it sets the stage that it is reserved
-// for. Very many demands are not counted, and some were not examined in this cycle.
+// explainNoCapacity sets why no node fits and on how many nodes, counted once per demand. If a reserved node would fit, it
+// sets the stage that it is reserved for. Very many demands are not counted, and some were not examined in this cycle.
 func (p *placer) explainNoCapacity(w *scheduler.Waiting, g *scheduler.Stage, key scheduler.DemandClass) {
 	l, known := p.noCapacityReasons[key]
-	if !known && len(p.noCapacityReasons) >= max(minExplained, maxExplainedNodes/max(1, len(p.s.Nodes()))) {
-		l = noCapacity{reason: scheduler.ReasonNotExamined}
-	} else if !known {
-		l = p.lackingReason(g)
-		if p.noCapacityReasons == nil {
-			p.noCapacityReasons = map[scheduler.DemandClass]noCapacity{}
+	if !known {
+		if l.reason = scheduler.ReasonNotExamined; len(p.noCapacityReasons) < max(minExplained, maxExplainedNodes/max(1, len(p.s.Nodes()))) {
+			l = p.lackingReason(g)
+			p.noCapacityReasons[key] = l
 		}
-		p.noCapacityReasons[key] = l
 	}
 	w.Reason, w.Nodes, w.Behind = l.reason, l.nodes, l.reservedFor
 }
 
 // lackingReason finds out why no node is left for a stage. O(nodes) once for a demand.
-func (p *placer) lackingReason(g *scheduler.Stage) noCapacity {
-	if p.s.Cluster().NextNode(g, 0) != scheduler.NoNode {
-		for i, n := range p.reservedNodes {
-			if p.s.Cluster().HasCapacity(g, n) {
-				return noCapacity{reason: scheduler.ReasonShare, reservedFor: p.reservedFor[i]}
-			}
-		}
+func (p *placer) lackingReason(g *scheduler.Stage) (l noCapacity) {
+	if p.s.Cluster().NextNode(g, 0) == scheduler.NoNode {
+		l.reason, l.nodes = p.s.Cluster().WhyNowhere(g)
+		return l
+	}
+	i := slices.IndexFunc(p.reservedNodes, func(n scheduler.NodeID) bool { return p.s.Cluster().HasCapacity(g, n) })
+	if i < 0 {
 		return noCapacity{reason: scheduler.ReasonNotExamined}
 	}
-	why, nodes := p.s.Cluster().WhyNowhere(g)
-	return noCapacity{reason: why, nodes: nodes}
+	return noCapacity{reason: scheduler.ReasonShare, reservedFor: p.reservedFor[i]}
 }

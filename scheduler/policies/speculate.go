@@ -18,12 +18,10 @@ const (
 	maxSpeculativeDivisor = 10
 )
 
-// speculativePolicy adds second attempts to the decisions of another policy. Once
-// that policy has placed all it could, each task that lags behind its stage gets
-// one, on a node with free capacity and no reservations, if it leaves what caps allow to
-// the policy's guarantees. The policy then decides again, since its reasons may have
-// changed, until neither adds anything. The first attempt to succeed wins; the State ends
-// the other. Nothing is remembered: run times are in the State's counters.
+// speculativePolicy adds second attempts to the decisions of another policy. Once that policy has placed all it could, each
+// task that lags behind its stage gets one, on a node with free capacity and no reservations, if it leaves what caps allow
+// to the policy's guarantees. The policy then decides again, since its reasons may have changed, until neither adds
+// anything. The first attempt to succeed wins; the State ends the other. Nothing is remembered: run times are in the State.
 type speculativePolicy struct {
 	scheduler.Policy
 	factor float64
@@ -160,7 +158,7 @@ func (p *speculativePolicy) lagging(s *scheduler.State, g *scheduler.Stage, now 
 	}
 	limit := time.Duration(p.factor * float64(spent) / float64(g.Done))
 	for a := range s.Attempts().In(g) {
-		if a.Phase != scheduler.AttemptRunning || a.Speculative || hasSecondAttempt(s, g, a) {
+		if _, second := s.Attempts().Slots(a.ID.TaskID); a.Phase != scheduler.AttemptRunning || a.Speculative || second >= 0 {
 			continue
 		}
 		ran := a.RanFor(now)
@@ -171,15 +169,6 @@ func (p *speculativePolicy) lagging(s *scheduler.State, g *scheduler.Stage, now 
 		}
 	}
 	return late, wake
-}
-
-// hasSecondAttempt reports whether the task has two attempts already.
-func hasSecondAttempt(s *scheduler.State, g *scheduler.Stage, a *scheduler.Attempt) bool {
-	n := 0
-	for range s.Attempts().Of(g, a.ID.Index) {
-		n++
-	}
-	return n > 1
 }
 
 // placeSecondAttempt returns the placement of a second attempt on another node with
