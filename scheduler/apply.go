@@ -238,22 +238,19 @@ func (p applier) change(act *Action, t *target, now Time) {
 	a := t.a
 	p.s.Journal().saveAttempt(a, t.g, t.slot)
 	switch act.Kind {
-	case ActSuspend:
-		p.stop(a, AttemptSuspending, act.Level)
-	case ActKill:
-		p.stop(a, AttemptKilling, a.Target)
 	case ActResume, ActMigrate:
 		p.resume(act, t, now)
+	case ActSuspend, ActKill:
+		was := a.PendingRelease()
+		if a.Phase = AttemptKilling; act.Kind == ActSuspend {
+			a.Phase, a.Target = AttemptSuspending, act.Level
+		}
+		p.s.links().release(a, t.g.Job, a.PendingRelease().Sub(was))
+		p.s.changeLog.recordJob(t.g.Job)
+		p.s.cluster.updateFitIndex(a.Node)
 	default:
 		panic(fmt.Sprintf("scheduler: an action of kind %v that find found possible", act.Kind))
 	}
-}
-
-// stop begins the suspension of an attempt to a level, or its end.
-func (p applier) stop(a *Attempt, phase AttemptPhase, target Level) {
-	was := a.PendingRelease()
-	a.Phase, a.Target = phase, target
-	p.s.links().updateReleasing(a, was)
 }
 
 // resume lets an attempt go on, on its node or on the one that it migrates to.

@@ -47,10 +47,8 @@ func (l *ChangeLog) add(w ChangedOwner) {
 // attempts, policy states or reservations.
 func (l *ChangeLog) recordJob(j *Job) { l.record(j, false) }
 
-// recordProgress logs that nothing but the progress of a job's attempts changed.
-func (l *ChangeLog) recordProgress(j *Job) { l.record(j, true) }
-
-// record logs a job, unless an entry that no reader has read names it already.
+// record logs a job, or that nothing but the progress of its attempts changed, unless an entry that no reader has read
+// names it already.
 func (l *ChangeLog) record(j *Job, progressOnly bool) {
 	if j.plannedUntil = 0; j.Ready > 0 {
 		j.tenant.ReadyChanges++

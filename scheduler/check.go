@@ -176,8 +176,7 @@ func (c *checker) checkAction(a *Action) {
 	p := placedTask{node: a.Node, disk: a.Disk, job: t.g.Job, demand: t.g.Spec.Demand, space: t.g.Spec.Disk}
 	ran := time.Duration(0)
 	total, more := p.demand, p.demand
-	switch a.Kind {
-	case ActPlace:
+	if a.Kind == ActPlace {
 		if a.Run != 1 {
 			c.violate(RuleStale, "task %s: run %d of a new attempt", a.Task, a.Run)
 			return
@@ -188,11 +187,11 @@ func (c *checker) checkAction(a *Action) {
 				return
 			}
 		}
-	case ActMigrate:
+	} else {
 		total, more, ran = t.a.Demand, t.a.Demand.Sub(t.a.Occupied.Resources), t.a.RanFor(c.now)
 		p.demand, p.space = t.a.Demand, t.a.DiskSpace
-	default: // resume: what it did not occupy before
-		total, more, ran = t.a.Demand, t.a.Demand.Sub(t.a.Occupied.Resources), t.a.RanFor(c.now)
+	}
+	if a.Kind == ActResume { // on its node, what it did not occupy before
 		p.node, p.disk, p.demand, p.space, p.resumed = t.a.Node, t.a.Disk, more, t.a.DiskSpace-t.a.Occupied.Disk, t.a
 	}
 	p.end = boundedEnd(t.g, ran, c.now)

@@ -275,11 +275,8 @@ func (c *checker) checkDropped() {
 	}
 	for _, r := range c.latest {
 		if r != nil && r.Kind.IsGuarantee() {
-			latest, have := c.reservedAgain[keyOf(r)]
-			if !have {
-				latest = Never
-			}
-			c.reservedAgain[keyOf(r)] = min(latest, cmp.Or(r.Latest, Never))
+			k := keyOf(r)
+			c.reservedAgain[k] = min(cmp.Or(c.reservedAgain[k], Never), cmp.Or(r.Latest, Never))
 		}
 	}
 	for i := range c.dropped {

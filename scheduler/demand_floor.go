@@ -49,20 +49,14 @@ func (f *demandFloor) update(g *Stage) {
 		f.limited = append(f.limited, g)
 	case startable:
 		f.add(g)
+	case g.inFloor:
+		g.inFloor = false
+		f.startable--
+		f.gone++
 	default:
-		f.drop(g)
-	}
-}
-
-// drop excludes a stage.
-func (f *demandFloor) drop(g *Stage) {
-	if i := slices.Index(f.limited, g); i >= 0 {
+		i := slices.Index(f.limited, g)
 		f.limited = slices.Delete(f.limited, i, i+1)
-		return
 	}
-	g.inFloor = false
-	f.startable--
-	f.gone++
 }
 
 // add includes a stage in the floor.

@@ -57,7 +57,7 @@ func (e Events) AttemptProgress(id AttemptID, run int32, progress float64, estim
 		e.s.cluster.bumpNodeVersion(a.Node)
 		e.s.changeLog.recordJob(g.Job)
 	} else {
-		e.s.changeLog.recordProgress(g.Job)
+		e.s.changeLog.record(g.Job, true)
 	}
 	e.s.countChange()
 	return nil

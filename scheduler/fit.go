@@ -81,13 +81,12 @@ func (c *Cluster) updateFitIndex(id NodeID) {
 	c.bumpNodeVersion(id)
 	now := unschedulable
 	if n.Schedulable() {
-		now[0], now[1], now[2], now[3] = n.Free[CPU], n.Free[Memory], 0, 0
-		if len(n.Disks) > 0 {
-			now[2], now[3] = n.Disks[0].FreeIO, n.Disks[0].FreeSpace
-			for i := 1; i < len(n.Disks); i++ {
-				now[2] = max(now[2], n.Disks[i].FreeIO)
-				now[3] = max(now[3], n.Disks[i].FreeSpace)
-			}
+		now[0], now[1] = n.Free[CPU], n.Free[Memory]
+		if len(n.Disks) == 0 {
+			now[2], now[3] = 0, 0
+		}
+		for i := range n.Disks {
+			now[2], now[3] = max(now[2], n.Disks[i].FreeIO), max(now[3], n.Disks[i].FreeSpace)
 		}
 	}
 	was := &f.free[id]

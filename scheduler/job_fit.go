@@ -77,13 +77,10 @@ const plannedNever Time = -1
 // only ready stage as there are such tasks: the first end of these guarantees. It returns 0 or less if there are
 // fewer, or several ready stages. O(1) while the job does not change, else O(stages + reservations).
 func (j *Job) PlannedUntil() Time {
-	if j.plannedUntil == 0 {
-		j.plannedUntil = j.findPlannedUntil()
+	if j.plannedUntil != 0 {
+		return j.plannedUntil
 	}
-	return j.plannedUntil
-}
-
-func (j *Job) findPlannedUntil() Time {
+	j.plannedUntil = plannedNever
 	if j.Ready != 1 || j.Guarantees == 0 {
 		return plannedNever
 	}
@@ -97,8 +94,8 @@ func (j *Job) findPlannedUntil() Time {
 			planned, until = planned+1, min(until, r.End)
 		}
 	}
-	if planned < g.Pending {
-		return plannedNever
+	if planned >= g.Pending {
+		j.plannedUntil = until
 	}
-	return until
+	return j.plannedUntil
 }

@@ -25,9 +25,8 @@ func (l links) setAttached(a *Attempt, slot int32, sign int64) {
 	g.begin()
 	n := l.s.cluster.nodes[a.Node]
 	n.occupy(a.Disk, &a.Occupied, sign)
-	if release := a.PendingRelease().Times(sign); !release.IsZero() {
-		n.Releasing = n.Releasing.Add(release)
-		l.s.tree.addReleasing(g.Job.Spec.Tenant, release)
+	if more := a.PendingRelease().Times(sign); !more.IsZero() {
+		l.release(a, g.Job, more)
 	}
 	l.updateSlotList(&n.attempts, slot, sign)
 	if a.From != NoNode {
@@ -98,14 +97,11 @@ func (l links) updateSlotList(list *[]int32, slot int32, sign int64) {
 	*list = slices.Insert(*list, i, slot)
 }
 
-// updateReleasing updates the node and the tenants after a change of an attempt that affects nothing but its
-// pending release. was is the pending release before.
-func (l links) updateReleasing(a *Attempt, was Resources) {
-	n, j, more := l.s.cluster.nodes[a.Node], l.s.stages[a.stage].Job, a.PendingRelease().Sub(was)
+// release adds to what the node of an attempt and the tenants of its job will regain.
+func (l links) release(a *Attempt, j *Job, more Resources) {
+	n := l.s.cluster.nodes[a.Node]
 	n.Releasing = n.Releasing.Add(more)
 	l.s.tree.addReleasing(j.Spec.Tenant, more)
-	l.s.changeLog.recordJob(j)
-	l.s.cluster.updateFitIndex(a.Node)
 }
 
 // beginResume sets an attempt to resuming; it occupies what a running one does.
@@ -119,7 +115,7 @@ func (l links) beginResume(a *Attempt, now Time) {
 // predicted end may have changed.
 func (l links) bumpNodeVersionsOf(j *Job) {
 	if j.Live == 0 {
-		return
+		return // and its stages are not read
 	}
 	for _, g := range j.Stages {
 		for a := range l.s.Attempts().In(g) {

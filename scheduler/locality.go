@@ -72,13 +72,6 @@ func (f *fitIndex) mayFit(class *equivalenceClass, id NodeID) bool {
 // manyReplicas is from how many replicas on a submission builds the lists, so that no decision has to.
 const manyReplicas = 1 << 18
 
-// indexLargeInputs builds the lists of a new stage with many replicas.
-func (g *Stage) indexLargeInputs() {
-	if in := g.Spec.Inputs; in != nil && len(in.Nodes) >= manyReplicas {
-		g.tasksByNode = indexTasksByNode(g)
-	}
-}
-
 // indexTasksByNode builds the lists, by counting sort unless the stage has fewer replicas than there are nodes.
 func indexTasksByNode(g *Stage) *tasksByNode {
 	top, total := NodeID(-1), 0

@@ -52,7 +52,9 @@ func (q Queue) addStage(j *Job, spec StageSpec) {
 	g.Spec.After = slices.Clone(spec.After)
 	g.pending.setAll(spec.Tasks)
 	g.addPending(spec.Tasks)
-	g.indexLargeInputs()
+	if in := spec.Inputs; in != nil && len(in.Nodes) >= manyReplicas {
+		g.tasksByNode = indexTasksByNode(g)
+	}
 	if n := len(q.s.freeStageIndexes); n > 0 {
 		g.self = q.s.freeStageIndexes[n-1]
 		q.s.freeStageIndexes = q.s.freeStageIndexes[:n-1]

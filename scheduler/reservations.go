@@ -3,15 +3,13 @@ package scheduler
 import (
 	"cmp"
 	"slices"
-	"sort"
 )
 
 // Reservations is the reservations of a State: by id, by node and by kind.
 type Reservations struct{ s *State }
 
-// UnplannedReleases counts the releases of capacity at another time than planned: attempts that ended at any time but
-// their bound, or had none, and reservations that were deleted with their job or project, and suspensions of reduces
-// for maps. Policies compress their schedule when it has grown.
+// UnplannedReleases counts the releases of capacity at another time than planned: ends of attempts but at their bound,
+// reservations deleted with their job or project, suspensions of reduces for maps. Policies compress when it has grown.
 func (rs Reservations) UnplannedReleases() uint64 { return rs.s.unplannedReleases }
 
 // Left returns how many more reservations the State takes: a policy that makes new ones asks first. O(1).
@@ -48,12 +46,10 @@ func (rs Reservations) Get(id ReservationID) *Reservation {
 
 // find returns the index of a reservation, or where it would be inserted.
 func (rs Reservations) find(id ReservationID) (int, bool) {
-	n := len(rs.s.reservations)
-	if n > 0 && rs.s.reservations[n-1].ID < id {
+	if n := len(rs.s.reservations); n > 0 && rs.s.reservations[n-1].ID < id {
 		return n, false
 	}
-	i := sort.Search(n, func(i int) bool { return rs.s.reservations[i].ID >= id })
-	return i, i < n && rs.s.reservations[i].ID == id
+	return slices.BinarySearchFunc(rs.s.reservations, id, func(r *Reservation, id ReservationID) int { return cmp.Compare(r.ID, id) })
 }
 
 // byStart orders reservations by (Start, ID).

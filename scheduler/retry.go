@@ -68,12 +68,10 @@ func moveRetriesElsewhere(s *State, d *Decision) {
 
 // reservesFor reports whether actions make a reservation for a job or its project. O(actions).
 func reservesFor(actions []Action, j *Job) bool {
-	for i := range actions {
-		if a := &actions[i]; a.Kind == ActReserve && (a.Reservation.Job == j.Spec.ID || (j.Spec.Project != 0 && a.Reservation.Project == j.Spec.Project)) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(actions, func(a Action) bool {
+		r := &a.Reservation
+		return a.Kind == ActReserve && (r.Job == j.Spec.ID || (j.Spec.Project != 0 && r.Project == j.Spec.Project))
+	})
 }
 
 // exchangePlaced exchanges the task of placement i with that of another placement of its stage, if

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"cmp"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -137,12 +138,7 @@ func (s *State) Project(id ProjectID) *Project { return s.projects[id] }
 
 // Projects returns the projects by id. It allocates.
 func (s *State) Projects() []*Project {
-	out := make([]*Project, 0, len(s.projects))
-	for _, p := range s.projects {
-		out = append(out, p)
-	}
-	slices.SortFunc(out, func(a, b *Project) int { return cmp.Compare(a.Spec.ID, b.Spec.ID) })
-	return out
+	return slices.SortedFunc(maps.Values(s.projects), func(a, b *Project) int { return cmp.Compare(a.Spec.ID, b.Spec.ID) })
 }
 
 // Attempt returns a live attempt, or nil.

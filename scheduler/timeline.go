@@ -30,8 +30,8 @@ type Claim struct {
 }
 
 // Timeline is the index of what will be free when: on each node, and of each tenant's account.
-// It contains what attempts are assumed to occupy, and all reservations for a node that are
-// guarantees or the plan of a queue's head. A node that has a Window is taken in whole for that time. The same events keep it as the index of what is
+// It contains what attempts are assumed to occupy, and all reservations for a node that are guarantees or the plan of a
+// queue's head. A node that has a Window is taken in whole for that time. The same events keep it as the index of what is
 // free now, and Rollback restores it.
 //
 // A policy may try reservations in Nodes and Accounts while it plans, and must take them back
@@ -112,7 +112,11 @@ func newTimeline(s *State, a Assumptions, now Time) *Timeline {
 	t.Nodes.Grow(all)
 	t.freedAt, t.claims = make([]uint64, 0, all), make([]nodeClaims, all)
 	for _, n := range s.cluster.nodes {
-		b := t.Nodes.AddBin([]int64{n.Spec.Capacity[CPU], n.Spec.Capacity[Memory]}, timelineDisks(&n.Spec)...)
+		disks := make([]timeline.Disk, len(n.Spec.Disks))
+		for i, d := range n.Spec.Disks {
+			disks[i] = timeline.Disk{IO: d.IO, Space: d.Space}
+		}
+		b := t.Nodes.AddBin([]int64{n.Spec.Capacity[CPU], n.Spec.Capacity[Memory]}, disks...)
 		t.Nodes.SetClosed(b, !s.cluster.Plannable(n))
 		t.takeWindows(n, b, s.cluster.windows.awayIn(n))
 		t.freedAt = append(t.freedAt, t.freeClock)
@@ -197,14 +201,6 @@ func (t *Timeline) takeWindows(n *Node, b int32, awayIn int) {
 	}
 }
 
-func timelineDisks(n *NodeSpec) []timeline.Disk {
-	out := make([]timeline.Disk, len(n.Disks))
-	for i, d := range n.Disks {
-		out[i] = timeline.Disk{IO: d.IO, Space: d.Space}
-	}
-	return out
-}
-
 func (t *Timeline) addAccounts(s *State) {
 	for t.Accounts != nil && int(t.Accounts.Bins()) < len(s.tree.tenants) {
 		t.Accounts.AddBin(make([]int64, NumResources))
@@ -215,12 +211,10 @@ func (t *Timeline) addAccounts(s *State) {
 func (t *Timeline) sync(s *State, now Time) {
 	if now > t.now {
 		t.now = now
-		t.Nodes.Forget(now)
-		if t.Accounts != nil {
-			t.Accounts.Forget(now)
-		}
-		if t.Caps != nil {
-			t.Caps.Forget(now)
+		for _, p := range [...]*timeline.Profile{t.Nodes, t.Accounts, t.Caps} {
+			if p != nil {
+				p.Forget(now)
+			}
 		}
 	}
 	t.addAccounts(s)
@@ -288,7 +282,8 @@ func (t *Timeline) syncNode(s *State, id NodeID, c *nodeClaims) {
 	c.list = append(c.list[:0], t.scratch...)
 }
 
-// changeOthers changes the timeline by the claims of a list that another list lacks; both are in order of placement.
+// changeOthers takes the claims of a list that another list lacks from the timeline (sign -1), or returns them (sign 1), at
+// the latest when flushClaims is called. Both are in order of placement.
 func (t *Timeline) changeOthers(list, other []attemptClaim, sign int64) {
 	for i := range list {
 		c := &list[i]
@@ -296,7 +291,10 @@ func (t *Timeline) changeOthers(list, other []attemptClaim, sign int64) {
 			other = other[1:]
 		}
 		if len(other) == 0 || !c.equals(&other[0]) {
-			t.changeClaim(c, sign)
+			if c.overran {
+				t.overran -= int(sign)
+			}
+			t.collect(&c.interval, sign)
 		}
 	}
 }
@@ -304,14 +302,6 @@ func (t *Timeline) changeOthers(list, other []attemptClaim, sign int64) {
 // equals reports whether two claims are the same from now on.
 func (c *attemptClaim) equals(o *attemptClaim) bool {
 	return c.seq == o.seq && c.overran == o.overran && c.end == o.end && c.node == o.node && c.disk == o.disk && c.account == o.account && c.capped == o.capped && c.occupied == o.occupied
-}
-
-// changeClaim takes a claim from the timeline (sign -1), or returns it (sign 1), at the latest when flushClaims is called.
-func (t *Timeline) changeClaim(c *attemptClaim, sign int64) {
-	if c.overran {
-		t.overran -= int(sign)
-	}
-	t.collect(&c.interval, sign)
 }
 
 // collect adds an interval of a claim to those that change the timeline together, as they differ in the amount alone: thousands
