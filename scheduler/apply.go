@@ -29,8 +29,7 @@ type target struct {
 	n    *Node    // that a placement or a migration leads to
 }
 
-// apply implements Apply and ApplyFact. verify is for an action that is not committed yet: it also refuses what Apply
-// refuses and ApplyFact does not.
+// apply implements Apply and, without verify, ApplyFact: then the action is committed already.
 func (p applier) apply(act *Action, now Time, verify bool) error {
 	var err error
 	switch act.Kind {
@@ -50,8 +49,7 @@ func (p applier) apply(act *Action, now Time, verify bool) error {
 	return err
 }
 
-// find returns what an action on a task or an attempt is about, or why it cannot be executed on the
-// State as it is. verify is as in apply.
+// find returns what an action on a task or an attempt is about, or why it is impossible now. verify is as in apply.
 func (p applier) find(act *Action, verify bool) (t target, err error) {
 	run := act.Run
 	switch act.Kind {
@@ -84,7 +82,6 @@ func (p applier) find(act *Action, verify bool) (t target, err error) {
 	return t, err
 }
 
-// refuse returns an error about the attempt.
 func (a *Attempt) refuse(class error, format string, args ...any) error {
 	return refuse(class, "attempt "+a.ID.String(), format, args...)
 }
@@ -102,8 +99,8 @@ func (p applier) findPlacement(a *Action, verify bool) (*Stage, error) {
 	case a.Speculative && (!g.busy.has(i) || g.done.has(i) || p.s.Attempts().at(g.active.get(i)-1).sibling != 0 || verify && !g.Open || g.Job.Phase != JobActive):
 		return nil, refuse(ErrStale, "task "+a.Task.String(), "it cannot have a second attempt now")
 	}
-	// A committed placement may be of an attempt that has moved since, or in a cluster that was
-	// restored: its run is then higher.
+	// A committed placement may be of an attempt that moved since, or that a restored cluster had: its run is then
+	// higher.
 	if want := p.s.Attempts().NextAttempt(g, i); a.Attempt != want || a.Run < 1 {
 		return nil, refuse(ErrStale, "task "+a.Task.String(), "attempt %d run %d: the next one is %d run 1", a.Attempt, a.Run, want)
 	}
@@ -130,8 +127,7 @@ func (p applier) findNode(act *Action, d Resources, space int64, verify bool) (*
 	return n, nil
 }
 
-// hasCapacity reports whether d and space fit on the node and its disk. Zero parts always fit,
-// even where Free is negative.
+// hasCapacity reports whether d and space fit on the node and its disk. Zero parts fit even where Free is negative.
 func (n *Node) hasCapacity(disk int16, d Resources, space int64) bool {
 	if (d[CPU] > 0 && d[CPU] > n.Free[CPU]) || (d[Memory] > 0 && d[Memory] > n.Free[Memory]) {
 		return false
@@ -179,7 +175,6 @@ func (g *Stage) accrueTaskTime(now Time) {
 // begin notes for Job.Begun that an attempt of the stage was placed. A try that is rolled back leaves the note.
 func (g *Stage) begin() { g.Job.begun = max(g.Job.begun, uint16(g.Index+1)) }
 
-// addPending counts n more pending tasks of the stage.
 func (g *Stage) addPending(n int32) {
 	g.Pending += n
 	g.Job.Pending += int64(n)
@@ -216,8 +211,7 @@ func (p applier) findAttempt(id AttemptID, run int32) (*Attempt, *Stage, int32, 
 	return nil, nil, 0, refuse(ErrStale, "attempt "+id.String(), "it is not live")
 }
 
-// PendingRelease returns what the node will regain from the suspension or kill in progress, as
-// far as is known before it is measured.
+// PendingRelease returns what the suspension or kill in progress will free, as far as is known before it is measured.
 func (a *Attempt) PendingRelease() Resources {
 	switch {
 	case a.Phase == AttemptSuspending && a.Target == LevelFrozen:
@@ -305,7 +299,6 @@ func (a *Attempt) FitsBack(n *Node) bool {
 	return !n.Spec.Down && n.hasCapacity(a.Disk, more, max(a.DiskSpace-a.Occupied.Disk, 0))
 }
 
-// findMigration returns the node that an attempt is to migrate to.
 func (p applier) findMigration(act *Action, a *Attempt, verify bool) (*Node, error) {
 	switch {
 	case a.From != NoNode:
@@ -361,7 +354,6 @@ func (p applier) checkReservation(r *Reservation) error {
 	return nil
 }
 
-// refuse returns an error about the reservation.
 func (r *Reservation) refuse(class error, format string, args ...any) error {
 	return refuse(class, fmt.Sprintf("reservation %d", r.ID), format, args...)
 }

@@ -26,8 +26,7 @@ func (p AttemptPhase) String() string {
 		AttemptResuming: "resuming", AttemptKilling: "killing"})
 }
 
-// Attempt is one live attempt at a task. Callers outside this package may only read it, and
-// only until the attempt ends.
+// Attempt is one live attempt at a task. Callers outside this package may only read it, and only until the attempt ends.
 type Attempt struct {
 	// The fields that differ between attempts share one cache line: with tens of thousands of
 	// attempts the next one is rarely in the cache.

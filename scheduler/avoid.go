@@ -63,9 +63,7 @@ type DemandClass struct {
 }
 
 // DemandClassOf returns the class of a stage's tasks now. O(1) while no window is ordered.
-func (c *Cluster) DemandClassOf(g *Stage) DemandClass {
-	return DemandClass{g.need(), c.AvoidanceOf(g)}
-}
+func (c *Cluster) DemandClassOf(g *Stage) DemandClass { return DemandClass{g.need(), c.AvoidanceOf(g)} }
 
 // Avoids reports whether no task of the stage may be placed on a node because its job avoids it, or
 // because it would not end before the node leaves (Window). O(1) if it avoids none.
@@ -125,7 +123,6 @@ func (n *Node) IsLargeEnough(d Resources, space int64) bool {
 	return n.isLargeEnough(&need)
 }
 
-// isLargeEnough is IsLargeEnough for a need.
 func (n *Node) isLargeEnough(need *capacityVec) bool {
 	if need[0] > n.Spec.Capacity[CPU] || need[1] > n.Spec.Capacity[Memory] {
 		return false

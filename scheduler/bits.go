@@ -17,7 +17,6 @@ func newBitset(n int32) bitset {
 	return bitset{l0: all[:w0:w0], l1: all[w0 : w0+w1 : w0+w1], l2: all[w0+w1:], n: n}
 }
 
-// grow extends the set to numbers below n.
 func (b *bitset) grow(n int32) {
 	if n <= b.n {
 		return
@@ -61,7 +60,6 @@ func (b *bitset) setWord(w int32, word uint64) {
 	}
 }
 
-// setAll puts every number below n in the set.
 func (b *bitset) setAll(n int32) {
 	for _, level := range [...][]uint64{b.l0, b.l1, b.l2} {
 		full := int(n) / 64

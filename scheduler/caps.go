@@ -4,9 +4,7 @@ package scheduler
 func (t *TenantTree) HasCaps() bool { return t.capped > 0 }
 
 // Allows reports whether one more task of the stage stays within all caps. O(depth of the tenant).
-func (t *TenantTree) Allows(g *Stage) bool {
-	return t.WithinCaps(g.Job, g.Spec.Demand, g.Spec.Demand)
-}
+func (t *TenantTree) Allows(g *Stage) bool { return t.WithinCaps(g.Job, g.Spec.Demand, g.Spec.Demand) }
 
 // Waiting returns why a stage waits whatever is free: its max_parallel or a cap. Reason is 0 if neither holds it.
 func (t *TenantTree) Waiting(g *Stage) Waiting {

@@ -43,12 +43,11 @@ func (l *ChangeLog) add(w ChangedOwner) {
 	l.head++
 }
 
-// recordJob logs a change of a job that a plan may depend on: its spec, phase, counts,
-// attempts, policy states or reservations.
+// recordJob logs a change of a job's spec, phase, counts, attempts, policy states or reservations: plans depend on
+// these.
 func (l *ChangeLog) recordJob(j *Job) { l.record(j, false) }
 
-// record logs a job, or that nothing but the progress of its attempts changed, unless an entry that no reader has read
-// names it already.
+// record logs a job, or the progress of its attempts alone, unless an entry that no reader has read names it already.
 func (l *ChangeLog) record(j *Job, progressOnly bool) {
 	if j.plannedUntil = 0; j.Ready > 0 {
 		j.tenant.ReadyChanges++

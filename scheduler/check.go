@@ -31,8 +31,7 @@ func (r Rule) String() string {
 		RuleParallel: "parallel", RuleGuarantee: "guarantee", RuleVictim: "victim", RulePolicyState: "policy_state"})
 }
 
-// Violation is one broken rule: the index in the decision of the action, or of the policy state if Rule is RulePolicyState,
-// and what is wrong.
+// Violation is one broken rule, what is wrong, and the index of the action, or of the policy state for RulePolicyState.
 type Violation struct {
 	Rule  Rule
 	Index int
@@ -130,7 +129,6 @@ func (c *checker) begin(s *State, d *Decision, now Time) {
 	}
 }
 
-// violate notes that the action or policy state violates a rule.
 func (c *checker) violate(r Rule, format string, args ...any) {
 	c.violations = append(c.violations, Violation{r, c.index, fmt.Sprintf(format, args...)})
 }
@@ -149,7 +147,6 @@ func (c *checker) violateBy(err error) {
 	c.violate(rule, "%v", err)
 }
 
-// checkAction checks an action after those before it.
 func (c *checker) checkAction(a *Action) {
 	if a.Kind == ActReserve || a.Kind == ActUnreserve {
 		c.checkReserve(a)
@@ -218,8 +215,7 @@ func (c *checker) account(id NodeID) *nodeAccount {
 	return n
 }
 
-// chargeNode charges a node and its disk with what a task needs. It returns false, and notes the violation, if that is not
-// free.
+// chargeNode charges a node and its disk with what a task needs. It returns false, and a violation, if that is not free.
 func (c *checker) chargeNode(p *placedTask) bool {
 	n, d := c.account(p.node), p.demand
 	n.free = n.free.Sub(d)
@@ -236,8 +232,8 @@ func (c *checker) chargeNode(p *placedTask) bool {
 	return !short
 }
 
-// chargeCaps charges d to a job and its tenants, for a task that occupies task in total. It returns false, and notes the
-// violation, if that exceeds a cap.
+// chargeCaps charges d to the job and tenants of a task that occupies task in total. It returns false if a cap forbids
+// it.
 func (c *checker) chargeCaps(j *Job, task, d Resources) bool {
 	if c.s.tree.capped == 0 {
 		return true
@@ -265,8 +261,7 @@ func (c *checker) checkVictim(a *Attempt, j *Job) {
 	}
 }
 
-// countsAsInfeasible reports whether the deadline of the job is infeasible, by this decision or before: Job.IsInfeasible, as
-// countsAsViolated.
+// countsAsInfeasible reports whether the deadline of the job is infeasible, by this decision or before (IsInfeasible).
 func (c *checker) countsAsInfeasible(j *Job) bool {
 	return j.IsInfeasible() || slices.Contains(c.infeasible, j.Spec.ID)
 }

@@ -135,9 +135,8 @@ func (c *checker) isPreemptibleOn(j *Job, n *Node) bool {
 	return n.CanPreempt(j) || (j.Spec.Project == 0 && n.Spec.Levels.FreesMemory() && slices.Contains(c.infeasible, j.Spec.ID))
 }
 
-// keepsDeadline reports whether the deadline of a job is protected: by a guarantee that holds, or, accepted without one,
-// unless a guarantee is due on the node or under the same cap. A guarantee that is violated, as by a task that ran past its bound, gives
-// way too.
+// keepsDeadline reports whether the deadline of a job is protected: by a guarantee that is not violated (as by a task
+// that ran past its bound), or, accepted without one, unless a guarantee is due on the node or under the same cap.
 func (c *checker) keepsDeadline(j *Job, on NodeID) bool {
 	return (j.IsDeadlineGuaranteed() && !c.countsAsViolated(j.Spec.ID, j.Spec.Project)) || !(slices.ContainsFunc(c.reservedOn(on), c.inForce) || c.isInWayUnderCap(j))
 }
@@ -183,7 +182,6 @@ func (c *checker) keepsProject(j *Job, a *Attempt) bool {
 	return (c.s.Reservations().hasGuarantee(j.Spec.Project) || j.HasState(GuaranteeState)) && !overran && !c.countsAsViolated(j.Spec.ID, j.Spec.Project)
 }
 
-// hasGuarantee reports whether the departure of a project is guaranteed.
 func (rs Reservations) hasGuarantee(id ProjectID) bool {
 	p := rs.s.projects[id]
 	return p != nil && (p.HasState(GuaranteeState) || p.Spec.GuaranteedDeparture != 0)
@@ -196,8 +194,7 @@ func (s *State) GuaranteeIncludes(j *Job) bool {
 	return n.Value == 0 || j.Spec.ID <= JobID(n.Value) || j.HasState(GuaranteeState)
 }
 
-// IsViolated reports whether a policy recorded that the guarantee of a job, or of its project, is violated (ViolatedState).
-// O(1).
+// IsViolated reports whether a policy recorded that the guarantee of a job, or of its project, is violated. O(1).
 func (rs Reservations) IsViolated(j *Job) bool {
 	p := rs.s.projects[j.Spec.Project]
 	return j.HasState(ViolatedState) || (p != nil && p.HasState(ViolatedState))
@@ -266,9 +263,8 @@ func (c *checker) servesGuarantee(r *Reservation) bool {
 }
 
 // checkDropped checks, at the end of a decision, each guarantee that it deleted or replaced. That is valid if its job or
-// project is done, stopped or infeasible, its task started, it is reserved at the end and not later than its latest
-// start, or a policy state says that it is violated and why. Reservations that serve no guarantee are the policy's to
-// delete.
+// project is done, stopped or infeasible, its task started, it is reserved again by its latest start, or a policy state
+// says that it is violated and why. Reservations that serve no guarantee are the policy's to delete.
 func (c *checker) checkDropped() {
 	if len(c.dropped) == 0 {
 		return

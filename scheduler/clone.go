@@ -66,8 +66,7 @@ func (c *State) copyJob(s *State, from *Job) {
 	}
 }
 
-// copyTasks makes the tasks of a stage of which nothing was placed what those of another one are, but for their live
-// attempts.
+// copyTasks copies the tasks of another stage, but for their live attempts, to one of which nothing was placed.
 func (g *Stage) copyTasks(from *Stage) {
 	g.pending, g.busy, g.done = from.pending.cloneFor(from.pending.n), from.busy.cloneFor(from.busy.n), from.done.cloneFor(from.done.n)
 	g.addPending(from.Pending - g.Pending)

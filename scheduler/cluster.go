@@ -21,8 +21,7 @@ func (c *Cluster) Total() Resources { return c.total }
 // SchedulableNodes returns the number of schedulable nodes.
 func (c *Cluster) SchedulableNodes() int { return int(c.schedulable) }
 
-// ChangeCount returns the number of changes to the nodes themselves: added, lost, drained,
-// updated. It never decreases. O(1).
+// ChangeCount returns the number of times that nodes were added, lost, drained or updated. It never decreases. O(1).
 func (c *Cluster) ChangeCount() uint64 { return c.changeCount }
 
 // Dist returns the number of switches between two nodes (3DSF 6.1): 0 on one node, 1 in one
@@ -58,7 +57,6 @@ func (c *Cluster) countNode(n *Node, sign int64) {
 	}
 }
 
-// setRack sets the node's rack number and path from its spec.
 func (c *Cluster) setRack(n *Node) {
 	rack, ok := c.racks[n.Spec.Path]
 	if !ok {

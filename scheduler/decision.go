@@ -7,8 +7,7 @@ import (
 	"github.com/drover-run/drover/internal/enum"
 )
 
-// Reason says why a stage is left waiting. The set is closed: package policytest proves every
-// reason independently of the policy.
+// Reason says why a stage is left waiting. Package policytest proves each of this closed set, whatever the policy.
 type Reason uint8
 
 // The reasons, with the fields of Waiting that each one uses.
@@ -41,14 +40,11 @@ const (
 	ReasonSuspending
 	// ReasonLater: the plan starts it at Until (a guarantee or a quote).
 	ReasonLater
-	// ReasonDue: the plan starts it now on Node, as Reservation says, but attempts that should
-	// have ended still occupy the capacity.
+	// ReasonDue: the plan starts it now on Node, as Reservation says, but attempts still run that should have ended.
 	ReasonDue
-	// ReasonPlanning: a guarantee was requested for its job or project, which takes several
-	// cycles to plan. There is none yet.
+	// ReasonPlanning: its job or project is to have a guarantee, which several cycles plan. There is none yet.
 	ReasonPlanning
-	// ReasonNotExamined: so many different demands wait that only the first ones in the queue
-	// were compared with all nodes.
+	// ReasonNotExamined: of very many different demands only the first in the queue were compared with all nodes.
 	ReasonNotExamined
 	// ReasonMaintenance: all schedulable nodes leave for maintenance before a task would end.
 	ReasonMaintenance
@@ -130,9 +126,8 @@ type Decision struct {
 	Waiting          []Waiting `json:"waiting,omitempty"`
 	WaitingContinues bool      `json:"waiting_continues,omitempty"`
 	WaitingMore      bool      `json:"waiting_more,omitempty"`
-	// Wake is the next time at which the policy may decide differently without an event (a
-	// reservation starts or ends); 0 for none. A decision that left work to the next one, for
-	// it has a budget of work, requests that at once: At + 1.
+	// Wake is the next time at which the policy may decide differently without an event (a reservation starts or ends);
+	// 0 for none. A decision that left work to the next one, for it has a budget of work, requests that at once: At + 1.
 	Wake Time `json:"wake,omitempty"`
 }
 

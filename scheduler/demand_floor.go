@@ -36,8 +36,7 @@ const recountStep = 256
 // unsatisfiable is the floor when no stage is startable. It fits on no node.
 var unsatisfiable = capacityVec{math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64}
 
-// update includes a stage that has become startable, or excludes one that is not any more; the floor
-// then stays until it was recounted. O(1).
+// update includes a stage that became startable. The floor stays until a recount when one ceases to be. O(1).
 func (f *demandFloor) update(g *Stage) {
 	startable := g.ready && (g.Spec.MaxParallel == 0 || g.Running+g.Suspended < g.Spec.MaxParallel)
 	if startable == g.startable {
@@ -59,7 +58,6 @@ func (f *demandFloor) update(g *Stage) {
 	}
 }
 
-// add includes a stage in the floor.
 func (f *demandFloor) add(g *Stage) {
 	was := f.eqClass.need
 	g.inFloor = true

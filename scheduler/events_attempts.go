@@ -63,8 +63,7 @@ func (e Events) AttemptProgress(id AttemptID, run int32, progress float64, estim
 	return nil
 }
 
-// SetParked records that a user suspended an attempt, so that no policy resumes it, or that
-// policies may resume it again. O(1).
+// SetParked records that a user suspended an attempt, which no policy may resume then, or that policies may again. O(1).
 func (e Events) SetParked(id AttemptID, run int32, parked bool) error {
 	a, g, _, err := e.s.applier().findAttempt(id, run)
 	if err != nil {
@@ -130,9 +129,8 @@ func (e Events) SetTimes(id AttemptID, run int32, t AttemptTimes) error {
 
 // AttemptEnded reports that an attempt has ended and occupies nothing any more. After a success its task is done, and a
 // second attempt, if any, is marked as being killed; the caller must kill it. After a failure through the user's fault
-// the task is pending again, or failed if its attempts are used up; the job is then failing. After any other outcome
-// the task is pending again. A task that failed, by whose fault ever, prefers other nodes from then on
-// (Stage.FailedOn).
+// the task is pending again, or failed if its attempts are used up; the job is then failing. After any other outcome the
+// task is pending again. A task that failed, by whose fault ever, prefers other nodes from then on (Stage.FailedOn).
 func (e Events) AttemptEnded(id AttemptID, run int32, outcome Outcome, now Time) error {
 	a, _, _, err := e.s.applier().findAttempt(id, run)
 	if err != nil {
@@ -187,7 +185,6 @@ func (e Events) endAttempt(a *Attempt, outcome Outcome, now Time) {
 	e.s.freeSlots = append(e.s.freeSlots, slot)
 }
 
-// requeueOrFail makes a task whose attempt did not succeed pending again, or fails it.
 func (e Events) requeueOrFail(g *Stage, a *Attempt, outcome Outcome) {
 	i, done := a.ID.Index, g.done.has(a.ID.Index)
 	past := g.pastAttempts[i]
@@ -212,7 +209,6 @@ func (e Events) requeueOrFail(g *Stage, a *Attempt, outcome Outcome) {
 	}
 }
 
-// setPast replaces what is recorded of the earlier attempts at a task.
 func (g *Stage) setPast(i int32, past pastAttempts) {
 	if g.pastAttempts == nil {
 		g.pastAttempts = map[int32]pastAttempts{}
@@ -231,7 +227,6 @@ func (q Queue) updateNext(g *Stage) {
 	}
 }
 
-// recordTask adds a task that succeeded to the history.
 func (e Events) recordTask(g *Stage, a *Attempt, now Time) {
 	t := FinishedTask{Task: a.ID.TaskID, Tenant: g.Job.Spec.Tenant, Kind: g.Spec.Kind, Stage: g.Spec.Name, JobName: g.Job.Spec.Name,
 		Node: a.Node, Demand: g.Spec.Demand, Tasks: g.Spec.Tasks, RunTime: a.RanFor(now), Ended: now}

@@ -84,9 +84,7 @@ func (e Events) SetDrain(id NodeID, draining bool) error {
 }
 
 // NodeUp reports that a node is up, or up again.
-func (e Events) NodeUp(id NodeID) error {
-	return e.setNode(id, func(n *NodeSpec) { n.Down = false })
-}
+func (e Events) NodeUp(id NodeID) error { return e.setNode(id, func(n *NodeSpec) { n.Down = false }) }
 
 // NodeLost reports that a node is gone: every attempt that is on it or migrates from or to it is lost, and its task is
 // pending again. The owner reports lost map outputs with OutputLost, since State does not know where they are.
@@ -100,7 +98,6 @@ func (e Events) NodeLost(id NodeID, now Time) error {
 	return nil
 }
 
-// setNode changes the state of a node and the sums that depend on it.
 func (e Events) setNode(id NodeID, change func(*NodeSpec)) error {
 	n, err := e.eventNode(id)
 	if err != nil {

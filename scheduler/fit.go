@@ -49,15 +49,13 @@ type equivalenceClass struct {
 	lacking    *lacking
 }
 
-// maxEquivalenceClasses bounds the classes in the cache. When it is reached all are dropped,
-// which costs time but changes no answer.
+// maxEquivalenceClasses bounds the classes. When it is reached all are dropped, which costs time but changes no answer.
 const maxEquivalenceClasses = 4096
 
 // bestNodeCandidates is how many fitting nodes BestNode compares.
 const bestNodeCandidates = 8
 
-// addNode extends the index by a node. It drops all classes, and enlarges the log of gains when it
-// is shorter than twice the number of nodes.
+// addNode extends the index by a node. It drops all classes, and enlarges logs shorter than twice the number of nodes.
 func (f *fitIndex) addNode() {
 	f.free = append(f.free, unschedulable)
 	f.versions = append(f.versions, 0)
@@ -74,7 +72,6 @@ func (f *fitIndex) addNode() {
 	f.dropClasses()
 }
 
-// updateFitIndex updates the index after a change of a node.
 func (c *Cluster) updateFitIndex(id NodeID) {
 	n := c.nodes[id]
 	f := &c.fit
@@ -114,8 +111,8 @@ func (f *fitIndex) setScale(id NodeID, capacity Resources) {
 	}
 }
 
-// classFor returns the number of the class of a demand, and adds the class if it is new. j is the job that avoids nodes, if
-// the Avoidance has one.
+// classFor returns the number of the class of a demand, which it adds if it is new. j is the job of its Avoidance, if
+// any.
 func (c *Cluster) classFor(j *Job, k DemandClass) int32 {
 	f := &c.fit
 	if i, ok := f.byNeed[k]; ok {
@@ -145,7 +142,6 @@ func (c *Cluster) classOfStage(g *Stage) *equivalenceClass {
 
 func needOf(d Resources, disk int64) capacityVec { return capacityVec{d[CPU], d[Memory], d[IO], disk} }
 
-// need returns what a task of the stage needs.
 func (g *Stage) need() capacityVec { return needOf(g.Spec.Demand, g.Spec.Disk) }
 
 // catchUp adds the nodes that gained capacity since the last call for the class to its candidates.
@@ -212,8 +208,7 @@ func (f *fitIndex) fittingIn(block int32, class *equivalenceClass) (fitting uint
 	return fitting
 }
 
-// tightestDisk returns the disk with the least free I/O that fits this I/O and space (ties to
-// the first), or -1.
+// tightestDisk returns the disk with the least free I/O that fits this I/O and space (ties to the first), or -1.
 func tightestDisk(disks []DiskUse, io, space int64) int16 {
 	best := int16(-1)
 	for i := range disks {

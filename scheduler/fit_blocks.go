@@ -61,7 +61,6 @@ func (b *fitBlocks) mayFit(need *capacityVec, free []capacityVec) bool {
 	return need.fits(&b.all) && slices.ContainsFunc(b.max, func(m capacityVec) bool { return need.fits(&m) })
 }
 
-// refresh computes the stale maxima again.
 func (b *fitBlocks) refresh(free []capacityVec) {
 	for _, block := range b.stale {
 		if b.listed[block] = false; !b.exact[block] {

@@ -143,8 +143,7 @@ func (m *misfits) compare(c *Cluster, need *capacityVec) bool {
 	return true
 }
 
-// addLowest adds a need to lowest unless one there needs less. It takes the place of those that need more, and of
-// another one if there are too many.
+// addLowest adds a need to lowest, unless one there needs less, in the place of those that need more or of any one.
 func (m *misfits) addLowest(need *capacityVec, pos uint64) {
 	for i := range m.lowest {
 		if low := &m.lowest[i]; low.number != 0 && low.need.fits(need) {
@@ -161,8 +160,7 @@ func (m *misfits) addLowest(need *capacityVec, pos uint64) {
 	m.lowest[slot] = lowMisfit{*need, pos, m.nextNumber(slot)}
 }
 
-// fitsOne reports whether some node fits a need, avoided or not. O(blocks), O(nodes) where the maxima of
-// the blocks do not say it.
+// fitsOne reports whether some node fits a need, avoided or not. O(blocks); O(nodes) where their maxima leave it open.
 func (c *Cluster) fitsOne(need *capacityVec) bool {
 	f := &c.fit
 	if !f.blocks.mayFit(need, f.free) {
@@ -181,7 +179,6 @@ func (c *Cluster) fitsOne(need *capacityVec) bool {
 	return false
 }
 
-// fits reports whether a node fits a need.
 func (c *Cluster) fits(id NodeID, need *capacityVec) bool {
 	return need.fits(&c.fit.free[id]) && (len(c.nodes[id].Disks) < 2 || tightestDisk(c.nodes[id].Disks, need[2], need[3]) >= 0)
 }

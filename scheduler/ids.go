@@ -48,8 +48,7 @@ type TaskID struct {
 	Index int32 `json:"index"`
 }
 
-// AttemptID identifies an attempt at a task by its number, from 1. Together with the attempt's
-// Run it is the fencing token.
+// AttemptID identifies an attempt at a task by its number, from 1. With the attempt's Run it is the fencing token.
 type AttemptID struct {
 	TaskID
 	Attempt int32 `json:"attempt"`

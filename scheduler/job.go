@@ -24,8 +24,7 @@ func (p JobPhase) String() string {
 
 // Job is a job that has not ended. Callers outside this package may only read it.
 type Job struct {
-	// The fields that every cycle reads for every job with ready work come first, in one cache
-	// line; Spec fills the next two.
+	// What every cycle reads of every job with ready work comes first, in one cache line; Spec fills the next two.
 	Stages     []*Stage
 	Phase      JobPhase
 	begun      uint16 // see Begun; MaxStages at most
@@ -71,8 +70,7 @@ func (j *Job) Reservations() []*Reservation { return j.reservations }
 // Unguaranteed returns the number of its reservations that are not guarantees. O(1).
 func (j *Job) Unguaranteed() int32 { return int32(len(j.reservations)) - j.Guarantees }
 
-// Stage is a set of tasks with equal demands, stored as counts and bit sets. Callers outside
-// this package may only read it.
+// Stage is a set of tasks with equal demands, as counts and bit sets. Callers outside this package may only read it.
 type Stage struct {
 	// The fields that every cycle reads for every stage come first, in one cache line: with
 	// ten thousand stages the next one is rarely in the cache.
@@ -142,9 +140,9 @@ func (g *Stage) Bound() time.Duration {
 	return g.Spec.Bound
 }
 
-// BoundLeft returns how long an attempt at a task of the stage is taken to run on at most once it has run for so long: what
-// is left of the Bound. One that has used it up is taken for a new request (two-tier 4.6), which may run for all of it.
-// It returns 0 if no bound is known. O(1).
+// BoundLeft returns how long an attempt is taken to run on at most once it has run for so long: what is left of the
+// Bound. One that has used it up counts as a new request (two-tier 4.6) with all of it. It is 0 if no bound is known.
+// O(1).
 func (g *Stage) BoundLeft(ran time.Duration) time.Duration {
 	b := g.Bound()
 	if ran < b {
@@ -170,8 +168,7 @@ func (j *Job) HasBounds() bool {
 // Ready reports whether it has pending tasks that may start now.
 func (g *Stage) Ready() bool { return g.ready }
 
-// Startable returns the number of pending tasks that MaxParallel allows to start. Suspended
-// attempts count as running in parallel.
+// Startable returns the number of pending tasks that MaxParallel allows to start; suspended attempts count as running.
 func (g *Stage) Startable() int32 {
 	if !g.ready {
 		return 0
@@ -187,8 +184,7 @@ func (g *Stage) ExceedsParallel() bool {
 	return g.Spec.MaxParallel > 0 && g.Pending+g.Running+g.Suspended > g.Spec.MaxParallel
 }
 
-// WaitingSince returns since when the stage has waited for nodes with its data, as its WaitSinceState says, and
-// whether there is one. O(1).
+// WaitingSince returns since when the stage has waited for nodes with its data (WaitSinceState), if it does. O(1).
 func (g *Stage) WaitingSince() (Time, bool) { return g.waitsSince, g.waits }
 
 // Remaining returns the number of tasks that are neither done nor failed.
@@ -203,8 +199,7 @@ func (g *Stage) Progress() float64 { return float64(g.Done) + float64(g.progress
 // NextPending returns the lowest pending task >= from, or -1. O(1).
 func (g *Stage) NextPending(from int32) int32 { return g.pending.next(from) }
 
-// SkipPending returns the pending task that follows n other pending tasks, counted from from,
-// or -1. O(tasks passed / 64).
+// SkipPending returns the pending task that follows n others, counted from from, or -1. O(tasks passed / 64).
 func (g *Stage) SkipPending(from, n int32) int32 { return g.pending.nth(from, n) }
 
 // PendingIn returns the number of pending tasks in [from, to), both within the stage. O((to-from)/64).
@@ -229,8 +224,7 @@ func (g *Stage) Input(i int32) (bytes int64, nodes []NodeID, local []int64) {
 	return bytes, nodes, local
 }
 
-// TaskTime returns the total running time of its attempts until now, without suspensions. It
-// is the attained service of LAS_MQ.
+// TaskTime returns how long its attempts have run until now, without suspensions: the attained service of LAS_MQ.
 func (g *Stage) TaskTime(now Time) time.Duration {
 	t := g.taskTime
 	if now > g.lastTick {
@@ -249,14 +243,12 @@ func (g *Stage) CountedUntil() Time { return g.lastTick }
 // Failures returns how often task i failed through the user's fault.
 func (g *Stage) Failures(i int32) int32 { return g.pastAttempts[i].Failures }
 
-// IsAccepted reports whether the deadline of the job is accepted: without a guarantee
-// (Spec.Accepted), or with one. O(1).
+// IsAccepted reports whether the deadline of the job is accepted, with a guarantee or without (Spec.Accepted). O(1).
 func (j *Job) IsAccepted() bool {
 	return j.Spec.Accepted || (j.Spec.Deadline > 0 && j.stateKinds.has(AcceptedState))
 }
 
-// IsDeadlineGuaranteed reports whether the policy guarantees the deadline of the job (AcceptedState), and
-// it is not infeasible. O(1).
+// IsDeadlineGuaranteed reports whether the job has a deadline that a policy guarantees and that is not infeasible. O(1).
 func (j *Job) IsDeadlineGuaranteed() bool {
 	return j.Spec.Deadline > 0 && j.stateKinds.has(AcceptedState) && !j.IsInfeasible()
 }

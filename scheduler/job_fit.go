@@ -30,8 +30,7 @@ func (q Queue) MisfitClassOf(j *Job) MisfitClass {
 	return j.misfit
 }
 
-// ClassFitsNowhere reports whether no node fits a class. False says nothing if it is not valid any
-// more. Amortised O(1).
+// ClassFitsNowhere reports whether no node fits a class. False says nothing if it is not valid any more. Amortised O(1).
 func (q Queue) ClassFitsNowhere(k MisfitClass) bool {
 	c := &q.s.cluster
 	if k.generation != c.fit.generation || k.IsZero() {

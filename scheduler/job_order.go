@@ -5,8 +5,7 @@ import (
 	"slices"
 )
 
-// jobOrder is jobs by (Submitted, ID), and which of them have ready work. There is one of all jobs, and one of each
-// tenant's own.
+// jobOrder is jobs by (Submitted, ID), and which have ready work: one of all jobs, and one of each tenant's own.
 type jobOrder struct {
 	jobs     []*Job // by rank; nil for a job that ended, never at the end
 	ready    bitset // ranks of those with ready work
@@ -21,8 +20,7 @@ func (o *jobOrder) rank(j *Job) *int32 {
 	return &j.rank
 }
 
-// next returns the next job with ready work whose rank is at or after at, and the rank to continue from; nil at the
-// end. O(1).
+// next returns the next job with ready work at or after rank at, and the rank to continue from; nil at the end. O(1).
 func (o *jobOrder) next(at int32) (*Job, int32) {
 	r := o.ready.next(at)
 	if r < 0 {
@@ -31,8 +29,7 @@ func (o *jobOrder) next(at int32) (*Job, int32) {
 	return o.jobs[r], r + 1
 }
 
-// insert inserts a job that has no ready work, and reports whether others have lower ranks than before. It scans from
-// the end: most jobs are submitted last.
+// insert inserts a job without ready work, from the end, where most belong. It reports whether ranks of others fell.
 func (o *jobOrder) insert(j *Job) (lowered bool) {
 	lowered = o.closeGaps()
 	at := len(o.jobs)
@@ -60,7 +57,6 @@ func (o *jobOrder) remove(j *Job) {
 	}
 }
 
-// setReady sets whether a job has ready work.
 func (o *jobOrder) setReady(j *Job, ready bool) {
 	if r := *o.rank(j); ready {
 		o.ready.set(r)
@@ -89,7 +85,6 @@ func (o *jobOrder) closeGaps() bool {
 	return true
 }
 
-// renumber gives each job the rank of its place.
 func (o *jobOrder) renumber() {
 	o.ready.setAll(0)
 	for i, j := range o.jobs {

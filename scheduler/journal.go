@@ -70,8 +70,7 @@ func (jn Journal) Rollback(m Mark) {
 	jn.s.seq = m.seq
 }
 
-// Keep ends the try and keeps its changes. Inside another try they become part of that one;
-// otherwise they count as one change.
+// Keep ends the try and keeps its changes: as a part of the try around it, or else as one change.
 func (jn Journal) Keep(m Mark) {
 	jn.endMark(m)
 	u := &jn.s.undo
@@ -176,7 +175,6 @@ func (jn Journal) Withdraw(act *Action) error {
 	return nil
 }
 
-// placedInTry reports whether the attempt in a slot was placed in the current try.
 func (jn Journal) placedInTry(slot int32) bool {
 	for _, r := range slices.Backward(jn.s.undo.records) {
 		if r.op == undoPlace && r.slot == slot {
@@ -194,8 +192,7 @@ func (jn Journal) relinkStarting(a *Attempt, slot int32, sign int64) {
 	jn.s.links().setPlaced(g, a, slot, sign)
 }
 
-// save records a step, and on the stack of its kind a copy of what the step changes, for Rollback. Of what is new the copy
-// has only the id or key (undoRec.isNew).
+// save records a step, and on the stack of its kind what the step changes; of what is new only the id or key.
 func save[T any](u *journal, stack *[]T, was T, step undoRec) {
 	if u.depth > 0 {
 		*stack = append(*stack, was)
@@ -203,7 +200,6 @@ func save[T any](u *journal, stack *[]T, was T, step undoRec) {
 	}
 }
 
-// saveAttempt records an attempt before it changes, for Rollback.
 func (jn Journal) saveAttempt(a *Attempt, g *Stage, slot int32) {
 	if u := &jn.s.undo; u.depth > 0 {
 		save(u, &u.attempts, undoneAttempt{*a, *a.attemptDetails}, undoRec{op: undoAttempt, slot: slot, taskTime: g.taskTime, lastTick: g.lastTick})

@@ -21,9 +21,8 @@ const (
 	lackSingleDisk    lackBits = 1 << 7
 )
 
-// WhyNowhere returns the most frequent reason why no node fits the stage's next task, and on how many nodes.
-// O(nodes whose free capacity changed since the last call for this demand), at most O(nodes). The first call for a
-// demand allocates one byte per node.
+// WhyNowhere returns the most frequent reason why no node fits the stage's next task, and on how many nodes. O(nodes
+// that changed since the last call for this demand). The first call for a demand allocates one byte per node.
 func (c *Cluster) WhyNowhere(g *Stage) (Reason, int32) {
 	f := &c.fit
 	class := c.classOfStage(g)
@@ -56,7 +55,6 @@ func (c *Cluster) WhyNowhere(g *Stage) (Reason, int32) {
 	}
 }
 
-// recountLacking counts all nodes from scratch.
 func (c *Cluster) recountLacking(class *equivalenceClass) {
 	l := class.lacking
 	var nodes [math.MaxUint8 + 1]int32 // by contribution
@@ -73,7 +71,6 @@ func (c *Cluster) recountLacking(class *equivalenceClass) {
 	}
 }
 
-// nodeLack returns the contribution of a node.
 func (c *Cluster) nodeLack(class *equivalenceClass, id NodeID) lackBits {
 	need, r := &class.need, &c.fit.free[id]
 	if r[0] == unschedulable[0] || class.avoids(id) {

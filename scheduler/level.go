@@ -49,9 +49,8 @@ type Footprint struct {
 //	swapped      0         memory not swapped out     swapped memory    its files
 //	checkpointed 0         0                          0                 image and files
 //
-// The memory of a frozen attempt does not include what it has in swap, as a swap-out leaves it that ended
-// for want of swap; that of a swapped one does.
-// For an unknown level it returns the whole demand, which is the safe side.
+// The memory of a frozen attempt does not include what it has in swap, as a swap-out leaves it that ended for want of
+// swap; that of a swapped one does. For an unknown level it returns the whole demand, which is the safe side.
 func (l Level) Occupancy(demand Resources, disk int64, f Footprint) Occupancy {
 	switch l {
 	case LevelFrozen:

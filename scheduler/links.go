@@ -13,8 +13,7 @@ func (l links) charge(j *Job, d Resources, running int32) {
 	l.s.tree.chargeUp(j.Spec.Tenant, d, running)
 }
 
-// detach removes an attempt and what it occupies from nodes, tenants, counts and the list of
-// suspended attempts; attach is its inverse.
+// detach takes an attempt, and what it occupies, off nodes, tenants, counts and suspendedList; attach is its inverse.
 func (l links) detach(a *Attempt, slot int32) { l.setAttached(a, slot, -1) }
 
 func (l links) attach(a *Attempt, slot int32) { l.setAttached(a, slot, 1) }
@@ -111,8 +110,7 @@ func (l links) beginResume(a *Attempt, now Time) {
 	a.Placed = now
 }
 
-// bumpNodeVersionsOf changes the version of every node with an attempt of the job, whose
-// predicted end may have changed.
+// bumpNodeVersionsOf changes the version of every node with an attempt of the job, whose predicted end may have changed.
 func (l links) bumpNodeVersionsOf(j *Job) {
 	if j.Live == 0 {
 		return // and its stages are not read

@@ -10,10 +10,9 @@ type tasksByNode struct {
 	tasks []int32
 }
 
-// TasksOn returns the tasks of the stage, pending or not, whose input is (partly) on node n,
-// in order. The slice belongs to State. O(1) for a stage with as many replicas as the cluster has nodes, else
-// O(log replicas). The first call after submission builds the lists in
-// O(replicas log replicas), up to 12 bytes a replica, unless the submission did.
+// TasksOn returns the tasks of the stage, pending or not, whose input is (partly) on node n, in order. The slice belongs
+// to State. O(1) for a stage with as many replicas as the cluster has nodes, else O(log replicas). The first call after
+// submission builds the lists in O(replicas log replicas), up to 12 bytes a replica, unless the submission did.
 func (g *Stage) TasksOn(n NodeID) []int32 {
 	if g.Spec.Inputs == nil || n < 0 {
 		return nil

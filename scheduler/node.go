@@ -38,9 +38,7 @@ type FreeCapacity struct {
 }
 
 // Load sets c to what is free on a node now.
-func (c *FreeCapacity) Load(n *Node) {
-	c.Free, c.Disks = n.Free, append(c.Disks[:0], n.Disks...)
-}
+func (c *FreeCapacity) Load(n *Node) { c.Free, c.Disks = n.Free, append(c.Disks[:0], n.Disks...) }
 
 // Release adds what a task had on the node, with disk space on a disk (-1 for none).
 func (c *FreeCapacity) Release(r Resources, space int64, disk int16) {

@@ -41,8 +41,8 @@ func DeadlineServiceOf(p Policy) (d DeadlineService) {
 
 // CapRefusal is why a task that a policy does not place itself may not start below a cap now.
 type CapRefusal struct {
-	// Awaited is what a task needs that is due by a guarantee and waits below the cap; zero if a guarantee to come needs what
-	// the cap allows.
+	// Awaited is what a task due by a guarantee needs that waits below the cap; zero if a guarantee to come needs the
+	// rest.
 	Awaited Resources
 	// Until is when, if nothing happens, the task may start, at the earliest.
 	Until Time

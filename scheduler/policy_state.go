@@ -105,7 +105,6 @@ func (p *PolicyState) about() PolicyStateKey {
 	return k
 }
 
-// refuse returns an error that names the kind of the policy state.
 func (p *PolicyState) refuse(class error, format string, args ...any) error {
 	return refuse(class, "policy state "+p.Kind.String(), format, args...)
 }

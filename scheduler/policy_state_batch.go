@@ -7,7 +7,6 @@ type policyStateBatch struct {
 	perJob  map[JobID]int32         // change in the number of states; job 0: those without a job
 }
 
-// begin starts a batch.
 func (b *policyStateBatch) begin() {
 	if b.present == nil {
 		b.present, b.perJob = map[PolicyStateKey]bool{}, map[JobID]int32{}

@@ -32,7 +32,6 @@ func (t *policyStateTable) find(k *PolicyStateKey) (list []PolicyState, at int, 
 	return list, at, at < len(list) && list[at].PolicyStateKey == *k
 }
 
-// get returns the policy state with a key, and whether there is one.
 func (t *policyStateTable) get(k PolicyStateKey) (p PolicyState, ok bool) {
 	if !k.isOfTenant() {
 		p, ok = t.others[k]
@@ -63,7 +62,6 @@ func (t *policyStateTable) put(p *PolicyState) (isNew bool) {
 	return true
 }
 
-// drop deletes the policy state with a key, if there is one.
 func (t *policyStateTable) drop(k PolicyStateKey) {
 	if !k.isOfTenant() {
 		delete(t.others, k)

@@ -19,8 +19,7 @@ func (ps PolicyStates) All() []PolicyState {
 // maxCauses bounds the cause numbers of the ViolatedStates of a project that are looked up.
 const maxCauses = 16
 
-// updateKinds updates the stateKinds of the job or project of a policy state after the
-// state was added (there) or deleted.
+// updateKinds updates the stateKinds of the job or project of a policy state that was added (there) or deleted.
 func (ps PolicyStates) updateKinds(j *Job, k PolicyStateKey, there bool) {
 	whole := k
 	whole.Job, whole.Project = 0, 0
@@ -72,8 +71,7 @@ func (ps PolicyStates) drop(k PolicyStateKey) {
 	ps.follow(&PolicyState{PolicyStateKey: k}, false, true)
 }
 
-// follow updates what depends on a policy state that was put (there) or deleted; counted says that there is one more, or
-// one less.
+// follow updates what depends on a policy state that was put (there) or deleted; counted: their number changed.
 func (ps PolicyStates) follow(p *PolicyState, there, counted bool) {
 	j, k := ps.s.jobs[p.Job], p.PolicyStateKey
 	switch {
@@ -99,8 +97,7 @@ func (ps PolicyStates) follow(p *PolicyState, there, counted bool) {
 	j.copyState(p, there)
 }
 
-// copyState keeps what each cycle reads of many jobs where the job and its stages are: there says that it
-// has the policy state.
+// copyState keeps in the job and its stages what each cycle reads of many jobs; there: it has the policy state.
 func (j *Job) copyState(p *PolicyState, there bool) {
 	switch k := p.PolicyStateKey; {
 	case j == nil || k != PolicyStateKey{Kind: k.Kind, Job: k.Job, Stage: k.Stage}:

@@ -44,7 +44,6 @@ func (q Queue) dequeue(j *Job) {
 	j.tenant.order.remove(j)
 }
 
-// addStage adds a validated stage to a job.
 func (q Queue) addStage(j *Job, spec StageSpec) {
 	g := &Stage{Job: j, Index: int32(len(j.Stages)), Spec: spec,
 		pending: newBitset(spec.Tasks), busy: newBitset(spec.Tasks), done: newBitset(spec.Tasks),

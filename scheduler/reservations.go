@@ -18,8 +18,7 @@ func (rs Reservations) Left() int { return maxReservations - len(rs.s.reservatio
 // All returns all reservations by id. The slice belongs to State.
 func (rs Reservations) All() []*Reservation { return rs.s.reservations }
 
-// Guarantees returns the reservations that are guarantees (ReservationKind.IsGuarantee) by
-// (Start, ID). The slice belongs to State.
+// Guarantees returns the reservations that are guarantees (IsGuarantee) by (Start, ID). The slice belongs to State.
 func (rs Reservations) Guarantees() []*Reservation { return rs.s.guarantees }
 
 // Unguaranteed returns the reservations that are not guarantees by (Start, ID). The slice belongs to State.
@@ -52,7 +51,6 @@ func (rs Reservations) find(id ReservationID) (int, bool) {
 	return slices.BinarySearchFunc(rs.s.reservations, id, func(r *Reservation, id ReservationID) int { return cmp.Compare(r.ID, id) })
 }
 
-// byStart orders reservations by (Start, ID).
 func byStart(a, b *Reservation) int {
 	return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.ID, b.ID))
 }
@@ -77,7 +75,6 @@ func (rs Reservations) drop(i int) {
 	rs.s.reservations = slices.Delete(rs.s.reservations, i, i+1)
 }
 
-// link adds a reservation to its lists.
 func (rs Reservations) link(r *Reservation) {
 	rs.count(r, 1)
 	if rs.s.timeline != nil {
@@ -101,7 +98,6 @@ func (rs Reservations) unlink(r *Reservation) {
 	}
 }
 
-// listsOf returns the lists of the reservation's node and of its kind.
 func (rs Reservations) listsOf(r *Reservation) [2]*[]*Reservation {
 	ofKind := &rs.s.unguaranteed
 	if r.Kind.IsGuarantee() {
@@ -176,8 +172,8 @@ func (g *Stage) PlannedAt(task int32) *Reservation {
 	return g.planned.get(task)
 }
 
-// GuaranteeTenant returns the tenant that the guarantees of a job are charged to: that of its project, else its own. Caps on
-// what tasks use are those of its own. O(1).
+// GuaranteeTenant returns whom the guarantees of a job are charged to: its project's tenant, else its own (as for caps).
+// O(1).
 func (rs Reservations) GuaranteeTenant(j *Job) TenantID {
 	if p := rs.s.projects[j.Spec.Project]; p != nil {
 		return p.Spec.Tenant

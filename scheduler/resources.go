@@ -63,9 +63,7 @@ func (r Resources) TimesChecked(n int64) (Resources, bool) {
 }
 
 // Times returns n*r without a check for overflow.
-func (r Resources) Times(n int64) Resources {
-	return Resources{r[0] * n, r[1] * n, r[2] * n}
-}
+func (r Resources) Times(n int64) Resources { return Resources{r[0] * n, r[1] * n, r[2] * n} }
 
 // Fits reports whether every part of r is at most that of free.
 func (r Resources) Fits(free Resources) bool {

@@ -13,8 +13,7 @@ const maxFailedOn = 4
 // maxExchangeTasks is how many waiting tasks are examined for one to run in a retry's place.
 const maxExchangeTasks = 64
 
-// FailedOn returns the nodes on which attempts at task i failed last, the oldest first. The slice
-// belongs to State. O(1).
+// FailedOn returns the nodes on which task i failed last, the oldest first. The slice belongs to State. O(1).
 func (g *Stage) FailedOn(i int32) []NodeID {
 	if len(g.pastAttempts) == 0 {
 		return nil
@@ -33,7 +32,6 @@ func (g *Stage) NextFailedOn() []NodeID {
 	return nil
 }
 
-// failedOn adds the node of an attempt that failed.
 func (t *pastAttempts) failedOn(n NodeID) {
 	if slices.Contains(t.FailedOn, n) {
 		return
@@ -41,11 +39,10 @@ func (t *pastAttempts) failedOn(n NodeID) {
 	t.FailedOn = append(slices.Clone(t.FailedOn[max(0, len(t.FailedOn)-maxFailedOn+1):]), n)
 }
 
-// moveRetriesElsewhere changes the tasks of placements that put a task back on a node where it failed: a task of the same
-// stage takes that place, one that this decision starts elsewhere or else one that waits. What each node gets and which
-// stages are served stays as the policy decided. Tasks with input are left to the policy, which knows where it is, and
-// those of jobs with reservations, kept or made by this decision, to their plan. O(actions), and O(actions + nodes) for
-// each placement concerned.
+// moveRetriesElsewhere changes the tasks of placements that put a task back on a node where it failed: a task of the
+// same stage takes that place, one that this decision starts elsewhere or else one that waits. What each node gets and
+// which stages are served stays. Tasks with input are left to the policy, which knows where it is, and those of jobs
+// with reservations to their plan. O(actions), and O(actions + nodes) for each placement concerned.
 func moveRetriesElsewhere(s *State, d *Decision) {
 	copied := false
 	for i := range d.Actions {

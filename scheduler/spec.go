@@ -33,8 +33,7 @@ type Disk struct {
 	Space int64  `json:"space"` // allocatable bytes
 }
 
-// NodeSpec is a machine as it registered: the capacity that can be allocated, without the
-// machine's own reserve, and its abilities.
+// NodeSpec is a machine as it registered: its abilities, and the capacity without the machine's own reserve.
 type NodeSpec struct {
 	// Capacity in CPU and memory; its IO must be the sum over Disks.
 	Capacity Resources `json:"capacity"`
@@ -133,8 +132,7 @@ type JobSpec struct {
 	Project  ProjectID     `json:"project,omitempty"`
 	// Size is the true amount of work in task-seconds if a simulation knows it (policies sjf and ideal), else 0.
 	Size float64 `json:"size,omitempty"`
-	// Weight is the job's share among the jobs of its tenant, for policies that share between
-	// jobs (fair); 0 counts as 1.
+	// Weight is the job's share among its tenant's, for policies that share between jobs (fair); 0 counts as 1.
 	Weight float64 `json:"weight,omitempty"`
 }
 
@@ -189,8 +187,7 @@ type StageSpec struct {
 	// suspended, since it would miss what the reduces occupy. 0 counts as 1, and so does any value in
 	// a job with a bound, a deadline or a project: tasks that wait for input would use up their bound.
 	SlowStart float64 `json:"slow_start,omitempty"`
-	// Inputs are the inputs of the tasks, nil for none. State keeps the pointer: the caller
-	// must not change them afterwards.
+	// Inputs are what the tasks read, nil for nothing. State keeps the pointer: callers must not change it afterwards.
 	Inputs *Inputs `json:"inputs,omitempty"`
 }
 
@@ -208,8 +205,7 @@ type Inputs struct {
 // ReservationKind says what a reservation is for.
 type ReservationKind uint8
 
-// The kinds of reservations. Reservations do not change a node's Free: policies and Check take
-// them into account by their times.
+// The kinds of reservations. None changes a node's Free: policies and Check go by their times.
 const (
 	// ReserveProject guarantees a project's departure.
 	ReserveProject ReservationKind = iota + 1

@@ -15,8 +15,7 @@ import (
 // attempt ended may be in it until it opens or its job ends.
 type stalledStages []*Stage
 
-// update adds or removes a stage as its fields say. O(log of the stalled stages), and O(stalled
-// stages) if there is a change.
+// update adds or removes a stage as its fields say. O(log of the stalled stages); O(of them) if there is a change.
 func (l *stalledStages) update(g *Stage) {
 	i, found := slices.BinarySearchFunc(*l, g, func(a, b *Stage) int { return a.ID().Compare(b.ID()) })
 	switch stalled := g.WaitsForInput() && g.Running+g.Suspended > 0; {
@@ -27,7 +26,6 @@ func (l *stalledStages) update(g *Stage) {
 	}
 }
 
-// removeJob removes the stages of a job.
 func (l *stalledStages) removeJob(j *Job) {
 	*l = slices.DeleteFunc(*l, func(g *Stage) bool { return g.Job == j })
 }
@@ -136,10 +134,10 @@ func (s *State) nodeForMap(m *Stage, task int32, now Time) (first NodeID, due bo
 	return first, due
 }
 
-// reservationAgainst returns a reservation on a node that a task of stage m may not start beside, the first by start, or
-// nil: one for a preemption in progress, a guarantee in force, and a guarantee that begins before the task ends unless
-// the task gives way to it then. This is stricter than Check. Other reservations are plans of the policy, which plans
-// anew. O(reservations on the node).
+// reservationAgainst returns the first reservation by start on a node that a task of stage m may not start beside, or
+// nil: for a preemption in progress, a guarantee in force, and one that begins before the task ends unless the task
+// gives way then. This is stricter than Check. Others are plans, which the policy makes anew. O(reservations on the
+// node).
 func (s *State) reservationAgainst(m *Stage, id NodeID, now Time) *Reservation {
 	n, end := s.cluster.nodes[id], boundedEnd(m, 0, now)
 	for _, r := range n.reserved {
@@ -151,8 +149,7 @@ func (s *State) reservationAgainst(m *Stage, id NodeID, now Time) *Reservation {
 	return nil
 }
 
-// stalledAttempts returns the attempts of a stalled stage that could give way, the newest first. It returns nil while
-// one of the stage does.
+// stalledAttempts returns the attempts of a stalled stage that could give way, newest first; nil while one of them does.
 func stalledAttempts(s *State, g *Stage) (attempts []*Attempt) {
 	for a := range s.Attempts().In(g) {
 		switch a.Phase {
@@ -166,8 +163,8 @@ func stalledAttempts(s *State, g *Stage) (attempts []*Attempt) {
 	return attempts
 }
 
-// findStops returns the fewest suspensions of attempts of reduce stage g on one node that free capacity for a task of
-// stage m there. O(attempts log attempts).
+// findStops returns the fewest suspensions of g on one node that free capacity for a task of m there. O(n log n
+// attempts).
 func findStops(s *State, g, m *Stage) []Action {
 	of := map[NodeID][]*Attempt{}
 	var nodes []NodeID // in the order of their newest attempts
@@ -216,8 +213,7 @@ func stopsForCaps(s *State, g, m *Stage, awaited Resources) (stops []Action) {
 	return nil
 }
 
-// stopsOn returns the suspensions of attempts, all on a node, in their order, after which a task of
-// stage m fits there; nil if none suffice.
+// stopsOn returns the suspensions of attempts of one node, in order, after which a task of m fits; nil if none suffice.
 func stopsOn(n *Node, attempts []*Attempt, m *Stage) []Action {
 	after := *n // as it will be
 	after.Disks = slices.Clone(n.Disks)
@@ -240,14 +236,12 @@ func stopsOn(n *Node, attempts []*Attempt, m *Stage) []Action {
 	return nil
 }
 
-// stopFrees reports whether an attempt has capacity to free, with its memory if that is needed: a suspended one may have
-// memory alone.
+// stopFrees reports whether an attempt has capacity to free; a suspended one may have memory alone, if that is needed.
 func (a *Attempt) stopFrees(memory bool) bool {
 	return a.Phase != AttemptSuspended || (memory && a.Occupied.Resources[Memory] > 0)
 }
 
-// stop returns the action that stops an attempt on n so that its capacity is free, with its memory if that is needed,
-// and what it frees.
+// stop returns the action after which an attempt's capacity on n is free, with its memory if needed, and what it frees.
 func (n *Node) stop(a *Attempt, memory bool) (act Action, frees Resources) {
 	act, frees = a.Act(ActSuspend), a.Occupied.Resources
 	switch act.Level = n.levelToFree(a, memory); act.Level {

@@ -71,8 +71,7 @@ type Project struct {
 	stateKinds stateKindSet
 }
 
-// HasState reports whether the project as a whole has a policy state of kind k; for
-// ViolatedState, with any cause. O(1).
+// HasState reports whether the project as a whole has a policy state of kind k; for ViolatedState, with any cause. O(1).
 func (p *Project) HasState(k PolicyStateKind) bool { return p.stateKinds.has(k) }
 
 // New returns an empty State.
@@ -156,9 +155,7 @@ func (s *State) Attempt(id AttemptID) *Attempt {
 }
 
 // PolicyState returns the policy state with key k, and whether there is one.
-func (s *State) PolicyState(k PolicyStateKey) (PolicyState, bool) {
-	return s.policyStates.get(k)
-}
+func (s *State) PolicyState(k PolicyStateKey) (PolicyState, bool) { return s.policyStates.get(k) }
 
 // History returns the record of the tasks and jobs that ended.
 func (s *State) History() *History { return &s.history }

@@ -28,8 +28,7 @@ type suspendedEntry struct {
 	cpu, memory int64 // what it needs beyond what it occupies
 }
 
-// ResumeOrder is the place of a suspended attempt in the order in which policies resume them, and forecasts expect it: that of
-// their suspension, ties by placement.
+// ResumeOrder is a suspended attempt's place in the order of resuming: by the time of its suspension, then placement.
 type ResumeOrder struct {
 	SuspendedAt Time
 	Seq         uint64 // no two attempts have the same
@@ -57,8 +56,7 @@ func (l *suspendedList) find(e *suspendedEntry) (int, bool) {
 // minRemoved is how many removed entries a list may always have.
 const minRemoved = 64
 
-// add adds an attempt. O(1) for one that is suspended after all others, amortised; O(log entries) for
-// one that left before; else O(entries).
+// add adds an attempt. O(1) amortised behind all others; O(log entries) for one that left before; else O(entries).
 func (l *suspendedList) add(a *Attempt, slot int32) {
 	e, i := newSuspendedEntry(a, slot), len(l.entries)
 	l.live++
@@ -102,8 +100,8 @@ func (at Attempts) Resumable() iter.Seq[*Attempt] {
 	})
 }
 
-// fits reports whether the CPU and the memory that an attempt needs are free. As in FitsBack it fits where it needs none,
-// though less than none is free.
+// fits reports whether the needed CPU and memory are free; where none is needed, also if less than none is (as
+// FitsBack).
 func (e *suspendedEntry) fits(cpu, memory int64) bool {
 	return (e.cpu == 0 || e.cpu <= cpu) && (e.memory == 0 || e.memory <= memory)
 }

@@ -14,7 +14,6 @@ type TenantTree struct {
 	changes     uint64 // of tenants, their parents and caps
 }
 
-// tenant returns a tenant, or nil.
 func (t *TenantTree) tenant(id TenantID) *Tenant {
 	if id < 0 || int(id) >= len(t.tenants) {
 		return nil
@@ -22,7 +21,6 @@ func (t *TenantTree) tenant(id TenantID) *Tenant {
 	return t.tenants[id]
 }
 
-// height returns the number of levels of the tenant's subtree.
 func (t *TenantTree) height(id TenantID) int {
 	h := 0
 	for _, c := range t.tenants[id].Children {

@@ -134,7 +134,6 @@ func (t *Timeline) hasOtherCaps(s *State) bool {
 	return t.Accounts != nil && (t.Caps != nil || s.tree.capped > 0) && t.treeChanges != s.tree.changes
 }
 
-// addCaps adds the bins of Caps.
 func (t *Timeline) addCaps(s *State) {
 	t.treeChanges = s.tree.changes
 	if t.Accounts == nil || s.tree.capped == 0 {
@@ -236,9 +235,8 @@ func (t *Timeline) sync(s *State, now Time) {
 // nodesAtOnce is how many nodes are prefetched at once: what is read of 400 attempts stays in the cache.
 const nodesAtOnce = 16
 
-// prefetch loads what claims on nodes depend on: the attempts, their details, stages and jobs. A claim waits for these
-// one after the other; here the cache misses of many attempts overlap. The result has no meaning: it keeps the compiler
-// from dropping the loads.
+// prefetch loads what claims on nodes depend on: attempts, their details, stages and jobs. A claim waits for these one
+// after the other; here the cache misses overlap. The result only keeps the compiler from dropping the loads.
 func (t *Timeline) prefetch(s *State, ids []NodeID) (sum int32) {
 	t.slots = t.slots[:0]
 	for _, id := range ids {
@@ -419,7 +417,6 @@ func (t *Timeline) ReservedAt(r *Reservation, own timeline.Need) (spot timeline.
 	return spot, NodeNeed(d, space), true
 }
 
-// dropReservation drops a reservation that addReservation added.
 func (t *Timeline) dropReservation(id ReservationID) {
 	if v, ok := t.reserved[id]; ok {
 		t.change(&v, 1)
@@ -456,15 +453,13 @@ func NodeNeed(d Resources, space int64) timeline.Need {
 	return timeline.Need{Base: []int64{d[CPU], d[Memory]}, IO: d[IO], Space: space}
 }
 
-// StageID returns the stage that a reservation is for. A State knows no such stage if it is for any
-// stage, or for a project.
+// StageID returns the stage that a reservation is for: none of a State if it is for any stage, or for a project.
 func (r *Reservation) StageID() StageID { return StageID{Job: r.Job, Stage: r.Stage} }
 
 // IsOfTask reports whether a reservation is for one task.
 func (r *Reservation) IsOfTask() bool { return r.Job != 0 && r.Stage >= 0 && r.Task >= 0 }
 
-// IsPlanOfTask reports whether a reservation is where one task is planned: a guarantee of its
-// project, or the plan of a queue's head.
+// IsPlanOfTask reports whether a reservation is one task's plan: a guarantee of its project, or the queue's head.
 func (r *Reservation) IsPlanOfTask() bool {
 	return r.IsOfTask() && (r.Kind == ReserveProject || r.Kind == ReserveHead)
 }

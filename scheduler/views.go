@@ -20,8 +20,7 @@ func (s *State) Tenants() []*Tenant { return s.tree.tenants }
 // Tenant returns a tenant, or nil.
 func (s *State) Tenant(id TenantID) *Tenant { return s.tree.tenant(id) }
 
-// Events returns what updates the State by what happened. During a try nothing may happen: it panics
-// then, as this is a defect of the caller.
+// Events returns what updates the State by what happened. It panics during a try, in which nothing may happen.
 func (s *State) Events() Events {
 	if s.undo.depth > 0 {
 		panic("scheduler: an event during a try: roll back first")

@@ -16,9 +16,8 @@ type WaitingRound struct {
 	began Stamp // of the State when the round began
 }
 
-// Next calls explain for each ready stage of the next part, of about most stages, in the order of the queue; now is
-// the State's stamp at the start of the decision. Where jobs left the queue meanwhile, a part may leave some stages
-// to the next round.
+// Next calls explain for each ready stage of the next part, of about most stages, in the queue's order; now is the stamp
+// at the start of the decision. Where jobs left the queue meanwhile, a part may leave some stages to the next round.
 func (r *WaitingRound) Next(q Queue, now Stamp, most int, explain func(*Stage)) {
 	left, from := most, int32(0)
 	if q.Ready() > most && r.More {

@@ -113,8 +113,7 @@ func (c *Cluster) orderWindows() {
 	}
 }
 
-// begunBy returns how many of the times at which nodes leave come before a task of the stage would
-// end if it started now.
+// begunBy returns how many times at which nodes leave come before a task of the stage, started now, would end.
 func (c *Cluster) begunBy(g *Stage) int32 {
 	w := &c.windows
 	if len(w.begins) == 0 {
@@ -135,12 +134,10 @@ func leavingBy(c *Cluster, begins int32) (out []NodeID) {
 	return out
 }
 
-// Plannable reports whether work may be planned for the node: it is schedulable, or is away and comes
-// back when a window ends.
+// Plannable reports whether work may be planned for the node: it is schedulable, or will be when a window ends.
 func (c *Cluster) Plannable(n *Node) bool { return n.Schedulable() || c.windows.awayIn(n) >= 0 }
 
-// awayIn returns the index of the window in which a node that is not schedulable is away, -1 if there is none
-// or it does not come back.
+// awayIn returns the index of the window in which an unschedulable node is away and returns from, else -1.
 func (w *windows) awayIn(n *Node) int {
 	if n.Schedulable() {
 		return -1

@@ -39,8 +39,7 @@ type tenant struct {
 	heap      []scheduler.TenantID
 }
 
-// Tree holds the shares of the tenants of one pool. Use New to create it. It is not
-// safe for concurrent use.
+// Tree holds the shares of the tenants of one pool. Use New to create it. It is not safe for concurrent use.
 type Tree struct {
 	total   scheduler.Resources
 	level   Level
@@ -57,9 +56,8 @@ func New(total scheduler.Resources, level Level) *Tree {
 	return t
 }
 
-// Add adds the tenant with the next id, counted from 0, below parent (or NoTenant)
-// with a weight over 0. Ties of shares go to the lower id (but see SetPast), so add siblings in
-// order of name. O(1).
+// Add adds the tenant with the next id, counted from 0, below parent (or NoTenant) with a weight over 0. Ties of shares
+// go to the lower id (but see SetPast), so add siblings in order of name. O(1).
 func (t *Tree) Add(parent scheduler.TenantID, weight float64) scheduler.TenantID {
 	t.tenants = append(t.tenants, tenant{parent: parent, weight: weight, best: scheduler.NoTenant, heapIndex: -1})
 	return scheduler.TenantID(len(t.tenants) - 1)
@@ -73,8 +71,7 @@ func (t *Tree) SetNext(id scheduler.TenantID, demand scheduler.Resources) {
 	}
 }
 
-// ClearNext records that a tenant has no task that could be placed. O(depth x log
-// siblings), O(1) if it had none before.
+// ClearNext records that a tenant has no task that could be placed. O(depth x log siblings), O(1) if it had none before.
 func (t *Tree) ClearNext(id scheduler.TenantID) {
 	if x := &t.tenants[id]; x.hasNext {
 		x.hasNext = false
@@ -82,8 +79,7 @@ func (t *Tree) ClearNext(id scheduler.TenantID) {
 	}
 }
 
-// Charge adds a task's demand to a tenant and its ancestors; a negative demand
-// releases it. O(depth x log siblings).
+// Charge adds a task's demand to a tenant and its ancestors; a negative demand releases it. O(depth x log siblings).
 func (t *Tree) Charge(id scheduler.TenantID, demand scheduler.Resources) {
 	for up := id; up != scheduler.NoTenant; up = t.tenants[up].parent {
 		t.tenants[up].used = t.tenants[up].used.Add(demand)
@@ -111,8 +107,7 @@ func (x *tenant) pastUse() float64 {
 	return float64(x.past) / x.weight
 }
 
-// Next returns the next tenant and the demand of its next task; ok is false if no
-// tenant has one. O(1).
+// Next returns the next tenant and the demand of its next task; ok is false if no tenant has one. O(1).
 func (t *Tree) Next() (id scheduler.TenantID, demand scheduler.Resources, ok bool) {
 	if len(t.roots.heap) == 0 {
 		return scheduler.NoTenant, scheduler.Resources{}, false
@@ -135,10 +130,8 @@ func (t *Tree) IsAlone(id scheduler.TenantID) bool {
 	return true
 }
 
-// Streak returns how many tasks in a row the next tenant id would place before
-// another is next, at most limit, if each charges demand and its next task stays the
-// same. Nothing is charged. O(depth x (log streak + children of its ancestors, at most
-// three)).
+// Streak returns how many tasks in a row the next tenant id would place before another is next, at most limit, if each
+// charges demand and its next task stays the same. O(depth x (log streak + at most three children of its ancestors)).
 func (t *Tree) Streak(id scheduler.TenantID, demand scheduler.Resources, limit int) int {
 	n := limit
 	for up := id; up != scheduler.NoTenant && n > 1; up = t.tenants[up].parent {
@@ -171,14 +164,12 @@ func (t *Tree) Streak(id scheduler.TenantID, demand scheduler.Resources, limit i
 	return n
 }
 
-// Share returns the share of a tenant's subtree with its next task, over its weight;
-// ok is false if it has none.
+// Share returns the share of a tenant's subtree with its next task, over its weight; ok is false if it has none.
 func (t *Tree) Share(id scheduler.TenantID) (share float64, ok bool) {
 	x := &t.tenants[id]
 	return x.share, x.best != scheduler.NoTenant
 }
 
-// heapOwner returns the tenant whose heap contains id.
 func (t *Tree) heapOwner(id scheduler.TenantID) *tenant {
 	if p := t.tenants[id].parent; p != scheduler.NoTenant {
 		return &t.tenants[p]

@@ -14,9 +14,8 @@ const (
 	minErrors      = 16 // fewer are not trusted
 )
 
-// errorHistory retains the latest errors of first predictions in two parts. Both are
-// recorded when a stage is complete: while it runs, its finished tasks are the shortest
-// ones.
+// errorHistory retains the latest errors of first predictions in two parts. Both are recorded when a stage is complete:
+// while it runs, its finished tasks are the shortest ones.
 type errorHistory struct {
 	stageErrors [Sources + 1][]completedStage // by source of the first prediction; a ring once it is full
 	stageNext   [Sources + 1]int
@@ -31,8 +30,7 @@ type completedStage struct {
 	variance float64 // of the same, 0 with one task
 }
 
-// maxStageLogs limits the run times retained for one stage: beyond it every second one
-// is dropped, then every fourth and so on.
+// maxStageLogs limits the run times kept of a stage: beyond it every second one is dropped, then every fourth and so on.
 const maxStageLogs = 256
 
 func (o *stageRecord) add(run float64) {
@@ -77,17 +75,15 @@ func (e *errorHistory) recordCompleted(o *stageRecord) {
 	o.logs = nil
 }
 
-// ErrorQuantiles is the error of the predictions of one source, as distributions of
-// log(run time / prediction).
+// ErrorQuantiles is the error of the predictions of one source, as distributions of log(run time / prediction).
 type ErrorQuantiles struct {
 	Assumed bool // made of assumptions, because too few errors are known
 	Stage   Quantiles
 	Task    Quantiles
 }
 
-// Quantiles is a distribution given by its values at equidistant probabilities,
-// ascending. It holds every known value, because the longest of many tasks depends on
-// the tail. The empty distribution is constantly 0.
+// Quantiles is a distribution given by its values at equidistant probabilities, ascending. It holds every known value,
+// because the longest of many tasks depends on the tail. The empty distribution is constantly 0.
 type Quantiles []float64
 
 // Factor returns the factor exp(v) for the value v at probability u, 0 to 1.
@@ -126,8 +122,7 @@ func quantilesOf(at func(p float64) float64) Quantiles {
 	return q
 }
 
-// ErrorsBySource returns the errors of the predictions of a source. O(n log n) in the
-// recorded errors.
+// ErrorsBySource returns the errors of the predictions of a source. O(n log n) in the recorded errors.
 func (b *Estimator) ErrorsBySource(s Source) ErrorQuantiles {
 	e := &b.errors
 	out := ErrorQuantiles{}
@@ -205,14 +200,12 @@ func meanFactor(q Quantiles) float64 {
 	return sum
 }
 
-// guaranteeQuantile is the probability with which all tasks of a stage end within the bound
-// that a guarantee is made with.
+// guaranteeQuantile is the probability with which all tasks of a stage end within the bound of a guarantee.
 const guaranteeQuantile = 0.999
 
-// UpperRunTime returns the run time that none of n tasks with a prediction exceeds with
-// probability guaranteeQuantile, 0 if the errors are not known but assumed. A task's error is
-// that of its stage plus its own. If both are normal, n of them stay below with that
-// probability or a higher one. O(known errors).
+// UpperRunTime returns the run time that none of n tasks with a prediction exceeds with probability guaranteeQuantile, 0
+// if the errors are not known but assumed. A task's error is that of its stage plus its own. If both are normal, n of
+// them stay below with that probability or a higher one. O(known errors).
 func (q ErrorQuantiles) UpperRunTime(prediction time.Duration, n int) time.Duration {
 	if q.Assumed || prediction <= 0 || n <= 0 {
 		return 0

@@ -101,8 +101,7 @@ func New(seed uint64) *Estimator {
 		remoteReads: remoteReadCost{stages: predict.NewBoundedMap[scheduler.StageID, localSiblings](maxReadStages)}}
 }
 
-// Train trains the model with at most budget task visits and reports whether the
-// training round is still unfinished.
+// Train trains the model with at most budget task visits and reports whether the training round is still unfinished.
 func (b *Estimator) Train(budget int) bool { return b.predictor.Train(budget) }
 
 func predictorTask(s *Stage) predict.Task {
@@ -178,8 +177,7 @@ func (b *Estimator) RecordFirstPrediction(id scheduler.StageID, first Prediction
 	}
 }
 
-// Observe learns from a task that succeeded. It ignores a task without a positive run
-// time. O(1).
+// Observe learns from a task that succeeded. It ignores a task without a positive run time. O(1).
 func (b *Estimator) Observe(t *Task) {
 	if t.RunTime <= 0 {
 		return
@@ -198,8 +196,7 @@ func (b *Estimator) Observe(t *Task) {
 	b.predictor.Observe(task, run)
 }
 
-// predictorTaskOf returns what the model learns of a task, with how slow its node was before, and counts the task into
-// that. run is in seconds.
+// predictorTaskOf returns what the model learns of a task: with the slowdown of its node before run, in seconds, counts.
 func (b *Estimator) predictorTaskOf(t *Task, run float64, first time.Duration) predict.Task {
 	slow := b.slowdowns[t.Node]
 	if slow == nil && len(b.slowdowns) < maxNodes {

@@ -41,8 +41,7 @@ func (b *Estimator) MeanRunTime() (time.Duration, bool) {
 	return toDuration(mean), ok
 }
 
-// exponentialQuantiles is the distribution of log(x) for x exponential with mean 1, as M/M/n has
-// run times.
+// exponentialQuantiles is the distribution of log(x) for x exponential with mean 1, as M/M/n has run times.
 func exponentialQuantiles() Quantiles {
 	return quantilesOf(func(p float64) float64 { return math.Log(-math.Log1p(-p)) })
 }

@@ -28,8 +28,7 @@ const (
 	readFade         = 1.0 / 256 // for each new task
 )
 
-// observe records a finished task. A remote task is compared with the mean of the local
-// tasks of its stage so far.
+// observe records a finished task. A remote task is compared with the mean of the local tasks of its stage so far.
 func (v *remoteReadCost) observe(t *Task, run float64) {
 	if t.Kind != scheduler.KindMap {
 		return
@@ -55,12 +54,10 @@ func (v *remoteReadCost) observe(t *Task, run float64) {
 	v.compared++
 }
 
-// distances is the number of possible distances of a map task from its data: 0 to 3
-// switches.
+// distances is the number of possible distances of a map task from its data: 0 to 3 switches.
 const distances = 4
 
-// distanceShares returns the shares of recent map tasks at each distance; without map
-// tasks, all are at their data.
+// distanceShares returns the shares of recent map tasks at each distance; without map tasks, all are at their data.
 func (v *remoteReadCost) distanceShares() (out [distances]float64) {
 	all := 0.0
 	for _, n := range v.byDistance {

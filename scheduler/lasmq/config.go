@@ -30,8 +30,7 @@ func (o Order) String() string {
 
 // Config configures the queues.
 type Config struct {
-	// Queues is k, 1 to MaxQueues. First is alpha_1 in container-seconds, Step is p
-	// > 1: alpha_(i+1) = p alpha_i.
+	// Queues is k, 1 to MaxQueues. First is alpha_1 in container-seconds, Step is p > 1: alpha_(i+1) = p alpha_i.
 	Queues int
 	First  float64
 	Step   float64
@@ -43,9 +42,8 @@ type Config struct {
 	// of which at least the part awareFrom (0.1 in the paper) is done.
 	StageAware bool
 	awareFrom  float64
-	// Horizon is for how long a started task is assumed to use its containers when
-	// queues are compared. At least the longest task keeps deficits within one such
-	// task.
+	// Horizon is for how long a started task is assumed to use its containers when queues are compared. At least the
+	// longest task keeps deficits within one such task.
 	Horizon time.Duration
 	// Unit is the size of one container.
 	Unit scheduler.Resources
@@ -53,16 +51,13 @@ type Config struct {
 	thresholds []float64 // of an Index: each threshold(i), which it needs for every job in every cycle
 }
 
-// Default returns the paper's configuration: 10 queues, alpha_1 = 100
-// container-seconds, step 10, a container of 1 vcore and 2 GB, and here 1 GB/s of
-// disk I/O.
+// Default returns the paper's configuration (10 queues, alpha_1 = 100, step 10, 1 vcore, 2 GB), with 1 GB/s of disk I/O.
 func Default() Config {
 	return Config{Queues: 10, First: 100, Step: 10, Decay: 0.1, Order: OrderRemaining, StageAware: true, awareFrom: 0.1,
 		Horizon: time.Minute, Unit: scheduler.Resources{1000, 2 << 30, 1e9}}
 }
 
-// threshold returns alpha_i in container-seconds, i from 1. The last queue has none
-// (+Inf).
+// threshold returns alpha_i in container-seconds, i from 1. The last queue has none (+Inf).
 func (c *Config) threshold(i int) float64 {
 	switch {
 	case i >= c.Queues:
@@ -74,9 +69,8 @@ func (c *Config) threshold(i int) float64 {
 	}
 }
 
-// queueFor returns the queue, from 1, of a job in queue from (1 for a new job) with
-// this service: it is demoted while service > alpha_i, strictly, and never promoted
-// (Alg. 1 lines 5-8). O(queues passed).
+// queueFor returns the queue, from 1, of a job in queue from (1 for a new job) with this service: it is demoted while
+// service > alpha_i, strictly, and never promoted (Alg. 1 lines 5-8). O(queues passed).
 func (c *Config) queueFor(from int, service float64) int {
 	queue, _ := c.queueAt(&serviceAt{base: service}, from, 0)
 	return queue
@@ -85,12 +79,10 @@ func (c *Config) queueFor(from int, service float64) int {
 // weight returns the weight of queue i, from 1: Decay^(i-1), but never 0, so that a share of weights is a number.
 func (c *Config) weight(i int) float64 { return max(math.Pow(c.Decay, float64(i-1)), 1e-100) }
 
-// Containers returns the size of a demand in containers: the maximum over the
-// resources of demand/unit.
+// Containers returns the size of a demand in containers: the maximum over the resources of demand/unit.
 func (c *Config) Containers(d scheduler.Resources) float64 { return d.DominantShare(c.Unit) }
 
-// serviceAt is the service of a job as a function of the time: base at an instant,
-// growing at rate per second since.
+// serviceAt is the service of a job as a function of the time: base at an instant, growing at rate per second since.
 type serviceAt struct {
 	base, rate float64 // container-seconds, and these per second
 	at         scheduler.Time
@@ -103,9 +95,8 @@ type measured struct {
 	running   microContainers
 }
 
-// measure measures a job. Its service (section 3.2) is, over its stages, the time of
-// their tasks x containers. With stage awareness, that time is divided by the part
-// done for a stage of which at least awareFrom is done. O(stages).
+// measure measures a job. Its service (section 3.2) is, over its stages, the time of their tasks x containers. With
+// stage awareness, that time is divided by the part done for a stage of which at least awareFrom is done. O(stages).
 func (c *Config) measure(j *scheduler.Job) measured {
 	var m measured
 	f := &m.service
@@ -125,9 +116,8 @@ func (c *Config) measure(j *scheduler.Job) measured {
 	return m
 }
 
-// exceeds returns the first instant at which the service is above a threshold, Never
-// if it does not get there. It depends on nothing but the service, so that everybody
-// who asks, whenever, gets the same instant.
+// exceeds returns the first instant at which the service is above a threshold, Never if it does not get there. It
+// depends on nothing but the service, so that everybody who asks, whenever, gets the same instant.
 func (f *serviceAt) exceeds(threshold float64) scheduler.Time {
 	if f.base > threshold {
 		return f.at
@@ -156,9 +146,8 @@ func (c *Config) Service(j *scheduler.Job, now scheduler.Time) float64 {
 	return f.base + f.rate*max(0, now.Sub(f.at)).Seconds()
 }
 
-// RemainingContainers returns the containers of the job's remaining tasks, including
-// running ones (section 3.3); with ready only of the stages that may run now.
-// O(stages).
+// RemainingContainers returns the containers of the job's remaining tasks, including running ones (section 3.3); with
+// ready only of the stages that may run now. O(stages).
 func (c *Config) RemainingContainers(j *scheduler.Job, ready bool) float64 {
 	sum := 0.0
 	for _, g := range j.Stages {
@@ -170,12 +159,9 @@ func (c *Config) RemainingContainers(j *scheduler.Job, ready bool) float64 {
 }
 
 // RunningContainers returns the containers of a job's running tasks.
-func (c *Config) RunningContainers(j *scheduler.Job) float64 {
-	return c.measure(j).running.float()
-}
+func (c *Config) RunningContainers(j *scheduler.Job) float64 { return c.measure(j).running.float() }
 
-// microContainers counts containers in millionths: unlike those of floats, its sums do
-// not depend on their order.
+// microContainers counts containers in millionths: unlike those of floats, its sums do not depend on their order.
 type microContainers int64
 
 // maxMicro bounds the containers of one task, so that sums do not overflow.

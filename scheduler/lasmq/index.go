@@ -8,10 +8,9 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// Index keeps the jobs of a State in queues: those that a policy serves together form
-// a group with queues of its own. It is a cache that follows the State's log of
-// changes: a job is inspected again when the log names it or when its service exceeds
-// the threshold of its queue, an instant that is known in advance.
+// Index keeps the jobs of a State in queues: those that a policy serves together form a group with queues of its own. It
+// is a cache that follows the State's log of changes: a job is inspected again when the log names it or when its service
+// exceeds the threshold of its queue, an instant that is known in advance.
 type Index struct {
 	// OnlyContended limits the queues to groups in which two or more jobs have ready
 	// work. Elsewhere the order is trivial: no queue and no deficit is recorded, a
@@ -22,8 +21,7 @@ type Index struct {
 	AccountsVersion func(group int) uint64
 
 	cfg Config
-	// groupOf returns the group of a job, -1 if it is in no queue. It may depend on
-	// the job and its policy states only.
+	// groupOf returns the group of a job, -1 if it is in no queue. It may depend on the job and its policy states only.
 	groupOf func(*scheduler.Job) int
 	// predict starts a job in the queue that its input size predicts.
 	predict    bool
@@ -63,9 +61,8 @@ type jobGroup struct {
 	at        int  // index in Index.contended
 	crossed   bool // in Index.crossed
 	unsettled bool // in Index.unsettled
-	// The queues hold the members. An uncontended group stays tracked for as many
-	// changes as it has members, so that inspecting all of them when it is contended
-	// again costs no more than these changes did.
+	// The queues hold the members. An uncontended group stays tracked for as many changes as it has members, so that
+	// inspecting all of them when it is contended again costs no more than these changes did.
 	tracked    bool
 	unused     int          // changes while tracked and uncontended
 	demotion   []*queuedJob // those that will be demoted, a heap: see byDemotion
@@ -102,10 +99,8 @@ func NewIndex(cfg Config, predict bool, groupOf func(*scheduler.Job) int, defici
 	return x
 }
 
-// Sync synchronises the index with the State. O(changes x log jobs + contended
-// groups). If the log of changes has wrapped or the State is another one, it inspects all
-// jobs, a part in each instant, in order of submission: see IsUnread. groups is the
-// number of groups.
+// Sync synchronises the index with the State, for a number of groups. O(changes x log jobs + contended groups). If the
+// log of changes has wrapped or the State is another one, it inspects all jobs, a part in each instant: see IsUnread.
 func (x *Index) Sync(s *scheduler.State, now scheduler.Time, groups int) {
 	for len(x.groups) < groups {
 		x.groups = append(x.groups, jobGroup{})
@@ -184,9 +179,7 @@ func (x *Index) readMore(now scheduler.Time) {
 func (x *Index) HasUnread() bool { return len(x.unread) > 0 }
 
 // IsUnread reports whether a job may be one that Sync has not inspected yet. O(1).
-func (x *Index) IsUnread(j *scheduler.Job) bool {
-	return len(x.unread) > 0 && x.jobs[j.Spec.ID] == nil
-}
+func (x *Index) IsUnread(j *scheduler.Job) bool { return len(x.unread) > 0 && x.jobs[j.Spec.ID] == nil }
 
 // Demotion returns the next instant at which a job of a contended group is demoted if
 // nothing changes, Never if none will be. O(contended groups).
@@ -225,10 +218,9 @@ func (x *Index) Queues(group int) *Queues {
 // maxUnrecorded is how many jobs eachUnrecorded yields in one call.
 const maxUnrecorded = 1024
 
-// eachUnrecorded yields, in order of submission, the jobs of a group whose queue is not
-// as recorded in their policy state, and the queue. It leaves those beyond maxUnrecorded to the
-// next decision, to which the index gives the same queues. O(jobs) for them: there may be very many, and
-// only the first are sorted.
+// eachUnrecorded yields, in order of submission, the jobs of a group whose queue is not as recorded in their policy
+// state, and the queue. It leaves those beyond maxUnrecorded to the next decision, to which the index gives the same
+// queues. O(jobs) for them: there may be very many, and only the first are sorted.
 func (x *Index) eachUnrecorded(group int, yield func(j *scheduler.Job, level int)) {
 	g := &x.groups[group]
 	if !g.contended || len(g.unrecorded) == 0 {
@@ -296,7 +288,6 @@ func (x *Index) refresh(id scheduler.JobID, now scheduler.Time) {
 	x.enqueue(e, now)
 }
 
-// join makes a job a member of a group.
 func (x *Index) join(j *scheduler.Job, group int) *queuedJob {
 	g, e := &x.groups[group], (*queuedJob)(nil)
 	if n := len(x.free); n > 0 {
@@ -311,7 +302,6 @@ func (x *Index) join(j *scheduler.Job, group int) *queuedJob {
 	return e
 }
 
-// leave removes a job from its group and from the index.
 func (x *Index) leave(e *queuedJob) {
 	g := &x.groups[e.group]
 	x.dequeue(e)
@@ -365,7 +355,6 @@ func (x *Index) updateContended(now scheduler.Time) {
 	x.crossed = x.crossed[:0]
 }
 
-// setContended records that a group is contended or ceases to be.
 func (x *Index) setContended(group int, contended bool) {
 	g := &x.groups[group]
 	g.contended, x.Queues(group).contended = contended, contended
@@ -379,7 +368,6 @@ func (x *Index) setContended(group int, contended bool) {
 	x.contended = x.contended[:len(x.contended)-1]
 }
 
-// enqueue brings the entry of a job in the queues of its group up to date.
 func (x *Index) enqueue(e *queuedJob, now scheduler.Time) {
 	from, recorded := x.recordedQueue(e.job)
 	m := x.cfg.measure(e.job)
@@ -393,8 +381,8 @@ func (x *Index) enqueue(e *queuedJob, now scheduler.Time) {
 	x.setUnrecorded(e, recorded && level > from || !recorded && (level > 1 || x.predict))
 }
 
-// demote is enqueue for a job that is due to be demoted and did not change. It does not look at the job: of thousands that
-// are due at once none is in the cache.
+// demote is enqueue for a job that is due and did not change. It does not read the job: of thousands none is in the
+// cache.
 func (x *Index) demote(e *queuedJob, now scheduler.Time) {
 	level, at := x.cfg.queueAt(&e.service, e.level, now)
 	x.moveTo(e, level, e.key.order, e.running, e.listed)
@@ -402,7 +390,6 @@ func (x *Index) demote(e *queuedJob, now scheduler.Time) {
 	x.setUnrecorded(e, true)
 }
 
-// dequeue removes a job from the queues of its group.
 func (x *Index) dequeue(e *queuedJob) {
 	x.takeOut(e)
 	x.setDemotion(e, scheduler.Never)
@@ -438,7 +425,6 @@ func (x *Index) moveTo(e *queuedJob, level int, order float64, running microCont
 	}
 }
 
-// takeOut removes a job from its queue.
 func (x *Index) takeOut(e *queuedJob) {
 	if e.level == 0 {
 		return

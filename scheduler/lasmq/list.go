@@ -8,8 +8,7 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// jobKey is the position of a job in its queue: by the queue's order, then by
-// submission, then by id.
+// jobKey is the position of a job in its queue: by the queue's order, then by submission, then by id.
 type jobKey struct {
 	order     float64
 	submitted scheduler.Time
@@ -49,8 +48,7 @@ type position struct {
 	chunk, at int
 }
 
-// seek returns the position of the first entry that is not before a key. O(log
-// length).
+// seek returns the position of the first entry that is not before a key. O(log length).
 func (l *jobList) seek(k jobKey) position {
 	c := sort.Search(len(l.chunks), func(i int) bool {
 		last := l.chunks[i][len(l.chunks[i])-1]
@@ -70,7 +68,6 @@ func (l *jobList) get(p position) *listedJob {
 	return &l.chunks[p.chunk][p.at]
 }
 
-// after returns the next position.
 func (l *jobList) after(p position) position {
 	if p.at++; p.at >= len(l.chunks[p.chunk]) {
 		return position{chunk: p.chunk + 1}

@@ -9,34 +9,30 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// account is what must be remembered of a backlogged queue: the container-seconds it
-// is behind its share (negative: ahead) at time at, and the containers it has run on
-// since.
+// account is what must be remembered of a backlogged queue: the container-seconds it is behind its share (negative:
+// ahead) at time at, and the containers it has run on since.
 type account struct {
 	deficit float64
 	running float64
 	at      scheduler.Time
 }
 
-// Queues are the queues of the jobs of one group, which an Index fills, and determine
-// the next job, pass after pass: the queue by deficit, its job by the queue's order.
+// Queues are the queues of the jobs of one group, which an Index fills, and determine the next job, pass after pass: the
+// queue by deficit, its job by the queue's order.
 //
-// A backlogged queue (with ready work left) is entitled to weight/(sum of the
-// backlogged queues' weights) of the containers that backlogged queues run on. Its
-// deficit grows by what it is entitled to and shrinks by what it runs on, so the
-// deficits of a fixed set of backlogged queues have a constant sum. The next task
-// goes to the queue that would be furthest behind after Horizon without it: the
-// largest deficit + Horizon x (share - running). A queue with a ten-millionth of the
-// weight is thus still served in time, and a hundred containers that become free at
-// once do not all go to one queue.
+// A backlogged queue (with ready work left) is entitled to weight/(sum of the backlogged queues' weights) of the
+// containers that backlogged queues run on. Its deficit grows by what it is entitled to and shrinks by what it runs on,
+// so the deficits of a fixed set of backlogged queues have a constant sum. The next task goes to the queue that would be
+// furthest behind after Horizon without it: the largest deficit + Horizon x (share - running). A queue with a
+// ten-millionth of the weight is thus still served in time, and a hundred containers that become free at once do not all
+// go to one queue.
 type Queues struct {
 	cfg     *Config
 	weights []float64
 	group   int
 	account accountOf
 	version func(group int) uint64 // see Index.AccountsVersion; may be nil
-	// The Index keeps these: the jobs with ready work, and the containers that all
-	// jobs of the queue run on.
+	// The Index keeps these: the jobs with ready work, and the containers that all jobs of the queue run on.
 	lists      []jobList
 	total      []microContainers
 	backlogged uint64 // the queues whose list is not empty, as bits
@@ -78,8 +74,7 @@ type settledQueues struct {
 	total      []microContainers
 }
 
-// accountOf returns what was remembered of queue i (from 1) of a group, false for
-// nothing.
+// accountOf returns what was remembered of queue i (from 1) of a group, false for nothing.
 type accountOf func(group, i int) (account, bool)
 
 // cursor is how far a pass got in a queue: all jobs before it were dropped.
@@ -94,14 +89,12 @@ type cursor struct {
 	stage   int32 // where to continue in the job with this key
 }
 
-// NextJob is the next job. Stage belongs to the caller: where to continue when the
-// job is next again.
+// NextJob is the next job. Stage belongs to the caller: where to continue when the job is next again.
 type NextJob struct {
 	Job   *scheduler.Job
 	Stage *int32
 }
 
-// newQueues returns the empty queues of a group.
 func newQueues(cfg *Config, weights []float64, group int, recorded accountOf, version func(int) uint64) *Queues {
 	k := cfg.Queues
 	floats, counts := make([]float64, 4*k), make([]microContainers, 2*k)
@@ -109,7 +102,6 @@ func newQueues(cfg *Config, weights []float64, group int, recorded accountOf, ve
 		deficit: floats[:k:k], growth: floats[k : 2*k : 2*k], base: floats[2*k : 3*k : 3*k], leads: floats[3*k:], nextOrder: scheduler.Never, previous: make([]account, k), cursors: make([]cursor, k), remembered: math.MaxUint64}
 }
 
-// reset empties the queues.
 func (q *Queues) reset() {
 	clear(q.lists)
 	clear(q.total)
@@ -146,8 +138,7 @@ func (q *Queues) Begin(now scheduler.Time) {
 // happens, since deficits grow; Never if it would not. The order of jobs that were served only if they fit does not count.
 func (q *Queues) NextOrder() scheduler.Time { return q.nextOrder }
 
-// Rested returns the classes of the jobs that this pass did not look at since they rest, and until when all of them do.
-// The result is valid until Next.
+// Rested returns the classes of the jobs that this pass skipped as they rest, and until when all do; valid until Next.
 func (q *Queues) Rested() (classes []scheduler.MisfitClass, until scheduler.Time) {
 	return q.restedClasses, q.restUntil
 }
@@ -180,8 +171,8 @@ func (q *Queues) prepare() {
 	q.predictGrowth()
 }
 
-// predictGrowth sets how the deficits grow after this pass, if it places nothing: from now on where accounts change,
-// else as they did.
+// predictGrowth sets how deficits grow after a pass that places nothing: from now on where accounts change, else as
+// before.
 func (q *Queues) predictGrowth() {
 	clear(q.growth)
 	copy(q.base, q.deficit)
@@ -298,8 +289,7 @@ func (q *Queues) head(i int) *listedJob {
 	return e
 }
 
-// selectQueue returns the queue that would be next if these containers more were
-// placed for one queue, -1 for none.
+// selectQueue returns the queue that would be next if these containers more were placed for one queue, -1 for none.
 func (q *Queues) selectQueue(of int, more float64) int {
 	weights, running, left, only := 0.0, more, 0, -1
 	for m := q.backlogged; m != 0; m &= m - 1 {
@@ -346,15 +336,13 @@ func (q *Queues) Streak(d scheduler.Resources, limit int32) int32 {
 	return int32(sort.Search(int(max(limit, 1)-1), func(n int) bool { return !stays(n) })) + 1
 }
 
-// RecordPlaced records that n tasks of a demand were placed for the job of the last
-// Next. O(1).
+// RecordPlaced records that n tasks of a demand were placed for the job of the last Next. O(1).
 func (q *Queues) RecordPlaced(d scheduler.Resources, n int32) {
 	q.running[q.current] += micro(q.cfg.Containers(d)) * microContainers(n)
 	q.forgetHead(q.current)
 }
 
-// Drop removes the job of the last Next for this pass, since nothing more of it can
-// be placed. O(1).
+// Drop removes the job of the last Next for this pass, since nothing more of it can be placed. O(1).
 func (q *Queues) Drop() {
 	chosen, c := q.chosen, &q.cursors[q.current]
 	q.forgetHead(q.current)
@@ -403,13 +391,10 @@ func (q *Queues) wake(i int, k jobKey) {
 	}
 }
 
-// eachAccount yields what must be remembered of each queue (from 1); the account of a
-// queue without ready work, or of an uncontended group, is to be forgotten (keep is
-// false). It yields nothing while
-// the same queues are backlogged and run on as much as before: the remembered accounts
-// are then still valid. So are they, whatever it runs on, while one queue alone is
-// backlogged: its deficit does not change. It must be called after Index.Sync; it
-// starts a pass. O(queues).
+// eachAccount yields what must be remembered of each queue (from 1); the account of a queue without ready work, or of an
+// uncontended group, is to be forgotten (keep is false). It yields nothing while the same queues are backlogged and run
+// on as much as before: the remembered accounts are then still valid. So are they, whatever it runs on, while one queue
+// alone is backlogged: its deficit does not change. It must be called after Index.Sync; it starts a pass. O(queues).
 func (q *Queues) eachAccount(now scheduler.Time, yield func(i int, a account, keep bool)) {
 	if s := &q.settled; s.valid && s.contended == q.contended && s.backlogged == q.backlogged && slices.Equal(s.total, q.total) {
 		return
@@ -436,13 +421,11 @@ func (q *Queues) eachAccount(now scheduler.Time, yield func(i int, a account, ke
 	}
 }
 
-// roundToThousandths rounds to the precision of policy states, so that values
-// compare equal.
+// roundToThousandths rounds to the precision of policy states, so that values compare equal.
 func roundToThousandths(x float64) float64 { return math.Round(x*milliContainers) / milliContainers }
 
-// predictService returns the service in container-seconds that reading so many bytes
-// will take, by the finished tasks of the same job name or, if these are few, of
-// all; 0 if none read anything. O(history).
+// predictService returns the service in container-seconds that reading so many bytes will take, by the finished tasks of
+// the same job name or, if these are few, of all; 0 if none read anything. O(history).
 func (c *Config) predictService(h *scheduler.History, name string, bytes int64) float64 {
 	const enough = 5 // tasks of the same job name that suffice
 	var all, own, allBytes, ownBytes float64

@@ -19,10 +19,9 @@ func (x *Index) recordedAccount(group, i int) (account, bool) {
 	return account{deficit: n.Real, running: float64(n.Value) / milliContainers, at: n.At}, ok
 }
 
-// Record passes on what the next decision must know, in ascending order of groups: who was
-// demoted and the accounts of queues with ready work left. record returns false for what the
-// State refuses. A group for which there was nothing to record is left out until something of
-// it changes. O(changes x log jobs + changed groups x queues).
+// Record passes on what the next decision must know, in ascending order of groups: who was demoted and the accounts of
+// queues with ready work left. record returns false for what the State refuses. A group for which there was nothing to
+// record is left out until something of it changes. O(changes x log jobs + changed groups x queues).
 func (x *Index) Record(now scheduler.Time, record func(scheduler.PolicyState) bool) {
 	slices.Sort(x.unsettled)
 	x.unsettled = slices.DeleteFunc(x.unsettled, func(group int) bool {

@@ -51,9 +51,8 @@ func (e *Ends) On(s *scheduler.State, id scheduler.NodeID) []End {
 	return k.list
 }
 
-// PredictedEnd returns the time at which an attempt is predicted to end: when it was
-// placed, plus its total run time, less what it had run before (3DSF eq. 8). It returns
-// false if neither the attempt nor its stage has a prediction.
+// PredictedEnd returns the time at which an attempt is predicted to end: when it was placed, plus its total run time,
+// less what it had run before (3DSF eq. 8). It returns false if neither the attempt nor its stage has a prediction.
 func PredictedEnd(s *scheduler.State, a *scheduler.Attempt) (scheduler.Time, bool) {
 	estimate := a.Estimate
 	if estimate <= 0 {

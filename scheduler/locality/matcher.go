@@ -14,10 +14,9 @@ type Assignment struct {
 	Node scheduler.NodeID
 }
 
-// If a stage may not place all of its waiting tasks, candidates are taken from the
-// first scanTasks + scanEach x count waiting tasks, and beyond those from the nodes
-// with capacity. Of the tasks for which the first pass finds no slot, spareBase +
-// spareEach x count stay candidates.
+// If a stage may not place all of its waiting tasks, candidates are taken from the first scanTasks + scanEach x count
+// waiting tasks, and beyond those from the nodes with capacity. Of the tasks for which the first pass finds no slot,
+// spareBase + spareEach x count stay candidates.
 const (
 	scanTasks = 1024
 	scanEach  = 16
@@ -30,8 +29,7 @@ const maxSlots = 1 << 24
 
 // Matcher is the workspace of Match.
 type Matcher struct {
-	// MayUse, if not nil, reports whether a stage may use a node that has capacity for
-	// it.
+	// MayUse, if not nil, reports whether a stage may use a node that has capacity for it.
 	MayUse func(n *scheduler.Node, g *scheduler.Stage) bool
 
 	solver  match.Solver
@@ -56,13 +54,12 @@ type spareCandidate struct {
 	from, to int32 // range in edges
 }
 
-// Match assigns at most count waiting tasks of a stage to nodes that hold their data and have
-// capacity: as many tasks as possible, then with the greatest sum of idle weights.
+// Match assigns at most count waiting tasks of a stage to nodes that hold their data and have capacity: as many tasks as
+// possible, then with the greatest sum of idle weights.
 //
-// The result is optimal over the candidates: all waiting tasks if all may be placed, else the
-// first ones for which the first pass finds a slot, and some spares. It is empty only if no
-// waiting task has capacity at its data. It is valid until the next Match. Cost: O(tasks
-// considered x replicas) plus that of match.Solver.
+// The result is optimal over the candidates: all waiting tasks if all may be placed, else the first ones for which the
+// first pass finds a slot, and some spares. It is empty only if no waiting task has capacity at its data. It is valid
+// until the next Match. Cost: O(tasks considered x replicas) plus that of match.Solver.
 func (m *Matcher) Match(s *scheduler.State, g *scheduler.Stage, count int32) []Assignment {
 	m.reset(s, g)
 	m.collectCandidates(count)
@@ -118,8 +115,7 @@ func (m *Matcher) collectCandidates(count int32) {
 	}
 }
 
-// collectByNode collects candidates from task first on, node by node, over the nodes
-// with capacity.
+// collectByNode collects candidates from task first on, node by node, over the nodes with capacity.
 func (m *Matcher) collectByNode(first, count int32, spare *int32) {
 	g, cluster := m.stage, m.state.Cluster()
 	for id := cluster.NextNode(g, 0); id != scheduler.NoNode && count > 0; id = cluster.NextNode(g, id+1) {
@@ -140,8 +136,7 @@ func (m *Matcher) isCandidate(task int32) bool {
 	return slices.Contains(m.candidates, task) || slices.ContainsFunc(m.spare, func(c spareCandidate) bool { return c.task == task })
 }
 
-// addCandidate makes a task with capacity at its data a candidate, and reports whether
-// the first pass finds a slot for it.
+// addCandidate makes a task with capacity at its data a candidate. It reports whether the first pass finds it a slot.
 func (m *Matcher) addCandidate(task int32, spare *int32) bool {
 	from := int32(len(m.edges))
 	m.edges = LocalNodes(m.state, m.stage, task, m.edges)
@@ -166,8 +161,7 @@ func (m *Matcher) addCandidate(task int32, spare *int32) bool {
 	return at != scheduler.NoNode
 }
 
-// slotsLeft returns the slots of a node that the first pass has not assigned. It adds
-// the node to the problem if it is new.
+// slotsLeft returns the slots of a node that the first pass has not assigned, and adds a new node to the problem.
 func (m *Matcher) slotsLeft(id scheduler.NodeID) int32 {
 	if m.mark[id] != m.stamp {
 		m.mark[id] = m.stamp
@@ -206,8 +200,7 @@ func NearTasks(s *scheduler.State, g *scheduler.Stage, from, most int32) iter.Se
 	}
 }
 
-// LocalNodes appends the nodes that hold most of a task's input, have capacity for
-// it now, and on which it has not failed.
+// LocalNodes appends the nodes that hold most of a task's input, have capacity for it now, and where it has not failed.
 func LocalNodes(s *scheduler.State, g *scheduler.Stage, task int32, out []scheduler.NodeID) []scheduler.NodeID {
 	_, nodes, local := g.Input(task)
 	most, failed := int64(0), g.FailedOn(task)
@@ -249,8 +242,7 @@ func (m *Matcher) fillNodes() {
 	}
 }
 
-// CountSlots returns the number of tasks with a demand and disk space that fit on a
-// node now, at most limit. O(disks).
+// CountSlots returns the number of tasks with a demand and disk space that fit on a node now, at most limit. O(disks).
 func CountSlots(n *scheduler.Node, d scheduler.Resources, space int64, limit int32) int32 {
 	if !n.Schedulable() {
 		return 0

@@ -15,8 +15,7 @@ type Network struct {
 	Bandwidth int64
 }
 
-// transfer returns the time to move so many bytes (3DSF eq. 3), 0 if the bandwidth is
-// not known.
+// transfer returns the time to move so many bytes (3DSF eq. 3), 0 if the bandwidth is not known.
 func (n *Network) transfer(bytes int64) time.Duration {
 	if n.Bandwidth <= 0 {
 		return 0
@@ -49,8 +48,7 @@ func (e *WaitEstimator) Reset(s *scheduler.State) {
 	}
 }
 
-// RecordWaiter records that a task of the stage waits for a node: later tasks get
-// capacity there after it.
+// RecordWaiter records that a task of the stage waits for a node: later tasks get capacity there after it.
 func (e *WaitEstimator) RecordWaiter(g *scheduler.Stage, node scheduler.NodeID) {
 	if e.waiting[node].IsZero() && e.waitingSpace[node] == 0 {
 		e.waitedNodes = append(e.waitedNodes, node)
@@ -59,11 +57,9 @@ func (e *WaitEstimator) RecordWaiter(g *scheduler.Stage, node scheduler.NodeID) 
 	e.waitingSpace[node] += g.Spec.Disk
 }
 
-// releaseTime returns the first predicted time before limit at which a task of the
-// stage fits on a node after the tasks recorded as waiting for it; Never if there is
-// none or the node is not schedulable. An attempt without a prediction, or past it,
-// counts as ending now; the caller limits how long it relies on that. O(attempts that
-// end before the limit).
+// releaseTime returns the first predicted time before limit at which a task of the stage fits on a node after the tasks
+// recorded as waiting for it; Never if there is none or the node is not schedulable. An attempt without a prediction, or
+// past it, counts as ending now; the caller limits how long it relies on that. O(attempts that end before the limit).
 func (e *WaitEstimator) releaseTime(s *scheduler.State, g *scheduler.Stage, id scheduler.NodeID, now, limit scheduler.Time) scheduler.Time {
 	n := s.Node(id)
 	if n == nil || !n.Schedulable() || now >= limit {
@@ -94,9 +90,8 @@ func (e *WaitEstimator) releaseTime(s *scheduler.State, g *scheduler.Stage, id s
 	}
 }
 
-// fitsAfterWaiters reports whether a task of the stage fits beside the recorded
-// waiters: CPU and memory on the node; I/O and space on one disk, and the space of all
-// of them in sum.
+// fitsAfterWaiters reports whether a task of the stage fits beside the recorded waiters: CPU and memory on the node; I/O
+// and space on one disk, and the space of all of them in sum.
 func (e *WaitEstimator) fitsAfterWaiters(g *scheduler.Stage, id scheduler.NodeID) bool {
 	d, space := g.Spec.Demand, g.Spec.Disk
 	if !d.Fits(e.capacity.Free) {
@@ -122,12 +117,10 @@ type WaitDecision struct {
 	Transfer time.Duration
 }
 
-// WaitOrMove is 3DSF Alg. 4 for a task without capacity at its data: of the nodes with
-// most of its data, it waits for the one released first (ties to the first listed) if
-// that is sooner than the data could be transferred; on a tie it moves. It does not wait
-// for a node on which it failed. Alg. 4 applies
-// when the demand does not fit: its line 1 is printed the other way round. O(replicas x
-// attempts on a node).
+// WaitOrMove is 3DSF Alg. 4 for a task without capacity at its data: of the nodes with most of its data, it waits for
+// the one released first (ties to the first listed) if that is sooner than the data could be transferred; on a tie it
+// moves. It does not wait for a node on which it failed. Alg. 4 applies when the demand does not fit: its line 1 is
+// printed the other way round. O(replicas x attempts on a node).
 func (e *WaitEstimator) WaitOrMove(s *scheduler.State, g *scheduler.Stage, task int32, net *Network, now scheduler.Time) WaitDecision {
 	bytes, nodes, local := g.Input(task)
 	most := bytes

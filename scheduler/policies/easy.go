@@ -21,10 +21,10 @@ var easyInfo = Info{
 	},
 }
 
-// easy is EASY (aggressive) backfilling on nodes. Only the head of the queue has a reservation. It is found in each cycle on
-// the State's timeline, tried there, and taken back, so nothing is remembered. A job blocked only by work at or past its
-// bound is about to start: it keeps that capacity and is not the head. This makes the result independent of the order in
-// which simultaneous ends are reported.
+// easy is EASY (aggressive) backfilling on nodes. Only the head of the queue has a reservation. It is found in each
+// cycle on the State's timeline, tried there, and taken back, so nothing is remembered. A job blocked only by work at or
+// past its bound is about to start: it keeps that capacity and is not the head. So the order of simultaneous ends does
+// not matter.
 type easy struct {
 	assumptions untilBound
 	// order yields the ready jobs, first those to serve first. It is called once in a cycle,
@@ -71,9 +71,8 @@ func (e *easy) hasNoRoom(need *timeline.Need, duration time.Duration) bool {
 	})
 }
 
-// untilBound are the assumptions of easy: each attempt runs until its bound. One past its
-// bound counts as ended, so that decisions change when it really ends and not with the
-// clock.
+// untilBound are the assumptions of easy: each attempt runs until its bound. One past its bound counts as ended, so that
+// decisions change when it really ends and not with the clock.
 type untilBound struct{ defaultBound time.Duration }
 
 // ChargeTenants reports false: reservations are not charged to tenants.
@@ -97,9 +96,8 @@ func (e *easy) Name() string { return "easy" }
 // SetReasonsWanted implements scheduler.Reasoner.
 func (e *easy) SetReasonsWanted(wanted bool) { e.placer.SetReasonsWanted(wanted) }
 
-// Decide costs O(1) if nothing changed; O(visited stages + placements) while
-// everything fits or nothing behind a misfit would fit; else O(nodes + attempts +
-// visited stages x scanned nodes).
+// Decide costs O(1) if nothing changed; O(visited stages + placements) while everything fits or nothing behind a misfit
+// would fit; else O(nodes + attempts + visited stages x scanned nodes).
 func (e *easy) Decide(s *scheduler.State, now scheduler.Time, limit int) scheduler.Decision {
 	p := &e.placer
 	if p.begin(s, now, limit) {
@@ -122,8 +120,7 @@ func (e *easy) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 		e.profile.Release(r.spot.Bin, r.spot.Disk, r.spot.At, r.end, r.need)
 	}
 	e.tried = e.tried[:0]
-	// What this decision placed may leave a stage over a cap that has a reservation: it is not the head any more, and others
-	// may start.
+	// A stage with a reservation that is now over a cap is not the head any more: others may start.
 	if e.head != nil && len(p.actions) > 0 && slices.ContainsFunc(e.misfits, func(g *scheduler.Stage) bool { return !s.TenantTree().Allows(g) }) {
 		p.wake = now.Add(1)
 	}
@@ -182,9 +179,8 @@ func inSubmissionOrder(s *scheduler.State, _ scheduler.Time) iter.Seq[*scheduler
 	}
 }
 
-// reserveMisfits reserves for the stages that did not fit, in order. It is called
-// once a stage behind them would fit; before that their start does not matter. It
-// finds the head. Stages that fit on no node at all are skipped.
+// reserveMisfits reserves for the stages that did not fit, in order. It is called once a stage behind them would fit;
+// before that their start does not matter. It finds the head. Stages that fit on no node at all are skipped.
 func (e *easy) reserveMisfits() {
 	index := e.placer.s.Timeline(e.assumptions, e.placer.now)
 	e.profile = index.Nodes
@@ -284,8 +280,7 @@ func (e *easy) placeTaskExcept(g *scheduler.Stage, need *timeline.Need, duration
 	return false
 }
 
-// taskBound returns how long a task is assumed to run at most: its job's bound, else
-// its estimate, else a default.
+// taskBound returns how long a task is assumed to run at most: its job's bound, else its estimate, else a default.
 func taskBound(g *scheduler.Stage, otherwise time.Duration) time.Duration {
 	switch {
 	case g.Job.Spec.Bound > 0:

@@ -74,8 +74,7 @@ type contender struct {
 
 func (f *fairShare) Name() string { return f.name }
 
-// Decide costs O(1) if nothing changed, else O(tenants + ready jobs + placements x
-// depth x log).
+// Decide costs O(1) if nothing changed, else O(tenants + ready jobs + placements x depth x log).
 func (f *fairShare) Decide(s *scheduler.State, now scheduler.Time, limit int) scheduler.Decision {
 	p := &f.placer
 	if p.begin(s, now, limit) {
@@ -91,8 +90,7 @@ func (f *fairShare) Decide(s *scheduler.State, now scheduler.Time, limit int) sc
 	return p.finish(p.reason)
 }
 
-// buildHeaps fills the heaps of the tenants with ready work and returns the root's
-// index.
+// buildHeaps fills the heaps of the tenants with ready work and returns the root's index.
 func (f *fairShare) buildHeaps(s *scheduler.State) int32 {
 	n := int32(len(s.Tenants()))
 	for int32(len(f.heaps)) <= n {
@@ -141,7 +139,6 @@ func (f *fairShare) addToParents(s *scheduler.State, t scheduler.TenantID, root 
 	}
 }
 
-// rankNames numbers the tenants by name.
 func (f *fairShare) rankNames(s *scheduler.State) {
 	if f.rankedAt == s.Stamp() && len(f.nameRank) == len(s.Tenants()) {
 		return
@@ -173,8 +170,7 @@ func (f *fairShare) weightedUse(s *scheduler.State, c *contender) float64 {
 	return float64(used[scheduler.Memory]) / weight
 }
 
-// placeNext descends to the next job and places one of its tasks. What cannot be
-// placed leaves its heap.
+// placeNext descends to the next job and places one of its tasks. What cannot be placed leaves its heap.
 func (f *fairShare) placeNext(s *scheduler.State, at int32) {
 	h := &f.heaps[at].heap
 	top, done := &(*h)[0], false

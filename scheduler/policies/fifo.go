@@ -18,8 +18,7 @@ var fifoInfo = Info{
 	},
 }
 
-// fifo places ready tasks in order of (submission, job, stage, task), each on the
-// fullest of the first nodes that fit.
+// fifo places ready tasks in order of (submission, job, stage, task), each on the fullest of the first nodes that fit.
 type fifo struct {
 	strict bool
 	placer

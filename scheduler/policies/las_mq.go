@@ -26,8 +26,7 @@ var queueParams = []Param{
 	{Name: "horizon", Kind: Duration, Default: "1m", Min: 1e-3, Max: 1e6, Help: "time over which queues are compared, at least that of the longest task"},
 }
 
-// paperQueueParams are the parameters of the queues that the paper varies or leaves open; 3dsf has
-// their defaults.
+// paperQueueParams are the parameters of the queues that the paper varies or leaves open; 3dsf has their defaults.
 var paperQueueParams = []Param{
 	{Name: "queues", Kind: Int, Default: "10", Min: 1, Max: lasmq.MaxQueues, Help: "number of queues, k"},
 	{Name: "decay", Kind: Float, Default: "0.1", Min: 1e-9, Max: 1, Help: "factor between the weights of successive queues"},
@@ -72,9 +71,8 @@ func (f *lasMQ) groupOf(j *scheduler.Job) int {
 	return 0
 }
 
-// Decide costs O(1) if nothing changed, else O(changes x (stages + log jobs) +
-// placements x queues + jobs that are next and do not fit). A limit of admitted jobs
-// adds O(jobs).
+// Decide costs O(1) if nothing changed, else O(changes x (stages + log jobs) + placements x queues + jobs that are next
+// and do not fit). A limit of admitted jobs adds O(jobs).
 func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) scheduler.Decision {
 	p := &f.placer
 	if p.begin(s, now, limit) {

@@ -12,8 +12,8 @@ import (
 const (
 	maxMisfitNodes = 1 << 21 // nodes that are looked at in a cycle, about
 	minMisfits     = 256
-	// Why no node fits is counted for fewer of them: that looks at every node, where most searches
-	// end early. At least minExplained are.
+	// Why no node fits is counted for fewer of them, at least minExplained: it reads every node, while searches end
+	// early.
 	maxExplainedNodes = 1 << 19
 	minExplained      = 64
 	// maxVisits bounds the stages that are visited in a cycle, with those whose demand is known not to fit.
@@ -85,7 +85,6 @@ func (m *misfits) isKnown(k scheduler.DemandClass) bool {
 	return known
 }
 
-// remember remembers a demand that no node fits.
 func (m *misfits) remember(k scheduler.DemandClass) {
 	if m.known == nil {
 		m.known = map[scheduler.DemandClass]struct{}{}

@@ -43,11 +43,9 @@ func (w *factors) sum(f *factors) float64 {
 	return w.age*f.age + w.fairShare*f.fairShare + w.size*f.size + w.deadline*f.deadline + w.priority*f.priority
 }
 
-// multifactor is the order of Slurm's multifactor priority plugin, with easy's
-// backfilling. What a tenant used is policy state (VirtualTimeState), sampled every
-// calc_period as Slurm does: dominant share x seconds, halved every half_life.
-// Priorities are calculated for the last multiple of calc_period, so that they are
-// constant between samples.
+// multifactor is the order of Slurm's multifactor priority plugin, with easy's backfilling. What a tenant used is policy
+// state (VirtualTimeState), sampled every calc_period as Slurm does: dominant share x seconds, halved every half_life.
+// Priorities are calculated for the last multiple of calc_period, so that they are constant between samples.
 type multifactor struct {
 	easy
 	weights                                      factors
@@ -62,8 +60,7 @@ type multifactor struct {
 
 func (m *multifactor) Name() string { return "multifactor" }
 
-// Decide costs as easy's does, plus O(tenants), plus a sort of the ready jobs where
-// something changed.
+// Decide costs as easy's does, plus O(tenants), plus a sort of the ready jobs where something changed.
 func (m *multifactor) Decide(s *scheduler.State, now scheduler.Time, limit int) scheduler.Decision {
 	next := m.sampleUse(s, now)
 	if len(m.samples) > 0 {
@@ -81,10 +78,9 @@ func useKey(t scheduler.TenantID) scheduler.PolicyStateKey {
 	return scheduler.PolicyStateKey{Kind: scheduler.VirtualTimeState, Tenant: t}
 }
 
-// sampleUse samples each tenant whose last sample is a calc_period old, whether it
-// uses anything or not: a decision may change what it uses, but not whether a sample
-// is due. What a tenant occupies now counts for one period. It returns when the next
-// sample is due, 0 if nobody uses anything.
+// sampleUse samples each tenant whose last sample is a calc_period old, whether it uses anything or not: a decision may
+// change what it uses, but not whether a sample is due. What a tenant occupies now counts for one period. It returns
+// when the next sample is due, 0 if nobody uses anything.
 func (m *multifactor) sampleUse(s *scheduler.State, now scheduler.Time) (next scheduler.Time) {
 	m.samples = m.samples[:0]
 	for i := range s.Tenants() {
@@ -112,8 +108,7 @@ func (m *multifactor) decayed(p *scheduler.PolicyState, at scheduler.Time) float
 
 func finite(x float64) float64 { return min(x, math.MaxFloat64) }
 
-// byPriority yields the ready jobs, the highest priority first; ties go to the job
-// submitted first.
+// byPriority yields the ready jobs, the highest priority first; ties go to the job submitted first.
 func (m *multifactor) byPriority(s *scheduler.State, now scheduler.Time) iter.Seq[*scheduler.Job] {
 	at := now - now%scheduler.Time(m.calcPeriod)
 	m.calculateFairShares(s, at)
@@ -152,8 +147,7 @@ func (m *multifactor) factorsOf(s *scheduler.State, j *scheduler.Job, at schedul
 	return f
 }
 
-// sizeOf returns the part of the cluster that all tasks of the job's largest stage
-// occupy at once.
+// sizeOf returns the part of the cluster that all tasks of the job's largest stage occupy at once.
 func (m *multifactor) sizeOf(s *scheduler.State, j *scheduler.Job) float64 {
 	size := 0.0
 	for _, g := range j.Stages {
@@ -164,9 +158,8 @@ func (m *multifactor) sizeOf(s *scheduler.State, j *scheduler.Job) float64 {
 
 func clampUnit(x float64) float64 { return max(0, min(1, x)) }
 
-// calculateFairShares sets the factor of each tenant: 2^(-U/S), U being its part of
-// the decayed use of the tenants with the same parent and S its part of their weights,
-// times the factor of its parent.
+// calculateFairShares sets the factor of each tenant: 2^(-U/S), U being its part of the decayed use of the tenants with
+// the same parent and S its part of their weights, times the factor of its parent.
 func (m *multifactor) calculateFairShares(s *scheduler.State, at scheduler.Time) {
 	all := s.Tenants()
 	root := len(all)

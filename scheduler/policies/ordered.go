@@ -17,8 +17,7 @@ type jobKey [2]float64
 // are placed. Tasks that do not fit are passed over.
 type ordered struct {
 	name string
-	// key is called for each job with ready work, and again for a job after each of
-	// its placements.
+	// key is called for each job with ready work, and again for a job after each of its placements.
 	key func(j *scheduler.Job, now scheduler.Time) jobKey
 	// nextOrder returns a time before which ready jobs have no other order if nothing happens, Never if time changes
 	// none; nil if it never does. It is asked where tasks have nodes reserved: the order says which.
@@ -44,8 +43,7 @@ func (o *ordered) DeadlineService() scheduler.DeadlineService {
 	return scheduler.DeadlineService{First: o.deadlinesFirst}
 }
 
-// Decide costs O(1) if nothing changed, else O(ready jobs + placements x log of
-// ready jobs).
+// Decide costs O(1) if nothing changed, else O(ready jobs + placements x log of ready jobs).
 func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, limit int) scheduler.Decision {
 	p := &o.placer
 	if p.begin(s, now, limit) {

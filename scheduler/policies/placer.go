@@ -9,9 +9,8 @@ import (
 var reserveParam = Param{Name: "reserve", Kind: Bool, Default: "false",
 	Help: "reserve a node for each task that is next and fits nowhere, as YARN does, instead of passing it over"}
 
-// placer is shared by the simple policies. It applies actions to the State inside a
-// transaction, collects actions and reasons in reused slices, and answers cycles in
-// which nothing changed. All of it is a cache.
+// placer is shared by the simple policies. It applies actions to the State inside a transaction, collects actions and
+// reasons in reused slices, and answers cycles in which nothing changed. All of it is a cache.
 type placer struct {
 	s           *scheduler.State
 	now         scheduler.Time
@@ -21,9 +20,8 @@ type placer struct {
 	idleAtStamp bool // the decision at seenStamp was empty
 	firstMisfit *scheduler.Stage
 
-	// reserveForMisfits reserves a node for each task that is next in the policy's
-	// order and fits nowhere, as YARN's schedulers do. Otherwise a large task would
-	// be passed over for ever while small ones arrive.
+	// reserveForMisfits reserves a node for each task that is next in the policy's order and fits nowhere, as YARN's
+	// schedulers do. Otherwise a large task would be passed over for ever while small ones arrive.
 	reserveForMisfits bool
 	reservedNodes     []scheduler.NodeID // reserved in this cycle
 	reservedFor       []scheduler.StageID
@@ -83,9 +81,8 @@ func (p *placer) resumeSuspended() {
 	}
 }
 
-// nextPass reports whether to go through the jobs: once, and again after each pass
-// that placed something while nodes were reserved, since the reservations may then
-// differ. The last pass is thus what the next cycle would begin with.
+// nextPass reports whether to go through the jobs: once, and again after each pass that placed something while nodes
+// were reserved, since the reservations may then differ. The last pass is thus what the next cycle would begin with.
 func (p *placer) nextPass() bool {
 	if p.passes > 0 && (len(p.reservedNodes) == 0 || len(p.actions) == p.actionsBefore) {
 		return false
@@ -219,8 +216,7 @@ func (p *placer) apply(a scheduler.Action) {
 	p.actionsLeft--
 }
 
-// record applies a policy state to the State and appends it to the decision. It
-// returns false if the State refuses it.
+// record applies a policy state to the State and appends it to the decision. It returns false if the State refuses it.
 func (p *placer) record(n scheduler.PolicyState) bool {
 	last := len(p.states)
 	p.states = append(p.states, n)

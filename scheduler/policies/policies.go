@@ -1,7 +1,6 @@
-// Package policies is the table of schedulers: an explicit list that maps names to
-// constructors. A policy is added with one line in table and a file of its own;
-// nothing registers itself. The coordinator, the simulator, the benchmarks and the
-// conformance suite (package policytest) all take their policies from here.
+// Package policies is the table of schedulers: an explicit list that maps names to constructors. A policy is added with
+// one line in table and a file of its own; nothing registers itself. The coordinator, the simulator, the benchmarks and
+// the conformance suite (package policytest) all take their policies from here.
 package policies
 
 import (
@@ -68,7 +67,6 @@ func (v paramValues) bool(name string) bool              { return v[name].(bool)
 func (v paramValues) duration(name string) time.Duration { return v[name].(time.Duration) }
 func (v paramValues) choice(name string) string          { return v[name].(string) }
 
-// withCommonParams adds the parameters that every policy has.
 func withCommonParams(table ...Info) []Info {
 	for i := range table {
 		table[i].Params = append(slices.Clip(table[i].Params), speculateParam)
@@ -201,8 +199,7 @@ func (i *Info) paramNames() []string {
 	return out
 }
 
-// suggest returns the end of an error message: the nearest known name, or all of
-// them if none is near.
+// suggest returns the end of an error message: the nearest known name, or all of them if none is near.
 func suggest(name string, known []string) string {
 	if near := jobspec.Suggest(name, known); near != "" {
 		return fmt.Sprintf(": did you mean %q?", near)

@@ -67,8 +67,7 @@ var edfInfo = Info{
 	},
 }
 
-// edfKey orders by deadline, jobs without one behind by priority, infeasible ones
-// last if infeasibleLast.
+// edfKey orders by deadline, jobs without one behind by priority, infeasible ones last if infeasibleLast.
 func edfKey(j *scheduler.Job, now scheduler.Time, infeasibleLast bool) jobKey {
 	const high, low, infeasible = math.MaxInt64, 2 * float64(math.MaxInt64), 4 * float64(math.MaxInt64)
 	d := j.Spec.Deadline
@@ -105,8 +104,7 @@ func nextInfeasible(s *scheduler.State, now scheduler.Time) scheduler.Time {
 	return first
 }
 
-// remainingTime returns the predicted run time of a job less the time since its
-// first placement, at least 0.
+// remainingTime returns the predicted run time of a job less the time since its first placement, at least 0.
 func remainingTime(j *scheduler.Job, now scheduler.Time) time.Duration {
 	left := j.Spec.Estimate
 	if j.FirstPlaced > 0 && now > j.FirstPlaced {
@@ -115,8 +113,8 @@ func remainingTime(j *scheduler.Job, now scheduler.Time) time.Duration {
 	return max(0, left)
 }
 
-// jobSize returns a job's total work in task-seconds: the true size in a simulation,
-// else the sum of its stages' estimates.
+// jobSize returns a job's total work in task-seconds: the true size in a simulation, else what its stages' estimates
+// say.
 func jobSize(j *scheduler.Job) float64 {
 	if j.Spec.Size > 0 {
 		return j.Spec.Size

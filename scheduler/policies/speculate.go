@@ -34,8 +34,7 @@ type speculativePolicy struct {
 	waitingReasons []scheduler.Waiting
 }
 
-// maxSpeculationRounds bounds how often the policy decides in one cycle. The rest is
-// left to the next cycle.
+// maxSpeculationRounds bounds how often the policy decides in one cycle. The rest is left to the next cycle.
 const maxSpeculationRounds = 16
 
 // SetReasonsWanted passes the setting on to a policy that implements it.
@@ -99,8 +98,7 @@ func (p *speculativePolicy) apply(s *scheduler.State, d *scheduler.Decision, now
 	p.actions, p.states = append(p.actions, d.Actions...), append(p.states, d.PolicyStates...)
 }
 
-// addSecondAttempts adds second attempts and reports whether it did. It moves d.Wake
-// forward to when the next one may be due.
+// addSecondAttempts reports whether it added any. It moves d.Wake forward to when the next one may be due.
 func (p *speculativePolicy) addSecondAttempts(s *scheduler.State, d *scheduler.Decision, now scheduler.Time, limit int) bool {
 	before := len(p.actions)
 	seconds := secondAttempts(s)
@@ -132,7 +130,6 @@ func (p *speculativePolicy) addSecondAttempts(s *scheduler.State, d *scheduler.D
 	return len(p.actions) > before
 }
 
-// secondAttempts returns the number of live second attempts.
 func secondAttempts(s *scheduler.State) int {
 	n := 0
 	for _, node := range s.Nodes() {
@@ -145,9 +142,8 @@ func secondAttempts(s *scheduler.State) int {
 	return n
 }
 
-// lagging returns the attempts of a stage that have run factor times as long as its
-// done tasks on average, and when the next one will have, 0 for none. A stage that was
-// closed again because its input was lost starts nothing.
+// lagging returns the attempts of a stage that have run factor times as long as its done tasks on average, and when the
+// next one will have, 0 for none. A stage that was closed again because its input was lost starts nothing.
 func (p *speculativePolicy) lagging(s *scheduler.State, g *scheduler.Stage, now scheduler.Time) (late []*scheduler.Attempt, wake scheduler.Time) {
 	if !g.Open || g.Spec.Exclusive || g.Running == 0 || g.Done == 0 || g.Done*minDoneDivisor < g.Spec.Tasks {
 		return nil, 0

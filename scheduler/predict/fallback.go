@@ -48,8 +48,7 @@ func (s *stageStats) regression(x float64) float64 {
 	return min(max(y, s.low/4), s.high*4) // at most a factor of four beyond the observed run times
 }
 
-// estimate returns the prediction of the stage's better predictor; ok is false before
-// stageMin tasks.
+// estimate returns the prediction of the stage's better predictor; ok is false before stageMin tasks.
 func (s *stageStats) estimate(x float64) (seconds float64, source Source, ok bool) {
 	switch {
 	case s == nil || s.n < stageMin:
@@ -111,8 +110,7 @@ func NewBoundedMap[K comparable, V any](size int) BoundedMap[K, V] {
 	return BoundedMap[K, V]{entries: map[K]*list.Element{}, used: list.New(), capacity: size}
 }
 
-// Get returns the entry of a key, nil if there is none. It is no use of it, so that predictions, which others may ask for,
-// do not change what is learnt.
+// Get returns the entry of a key, or nil. It does not count as use, so that predictions do not change what is learnt.
 func (t *BoundedMap[K, V]) Get(key K) *V {
 	if e := t.entries[key]; e != nil {
 		return &e.Value.(*boundedEntry[K, V]).value

@@ -2,8 +2,7 @@ package predict
 
 import "math"
 
-// trainedModel is a trained network with its ridge baseline and the standardisation of their
-// inputs. It is immutable.
+// trainedModel is a trained network with its ridge baseline and the standardisation of their inputs. It is immutable.
 type trainedModel struct {
 	use Source // MLP, Ridge, or 0 if neither beat the fallback on held-out tasks by two standard errors
 
@@ -14,11 +13,9 @@ type trainedModel struct {
 	yScale      float64
 }
 
-// maxDeviations limits the standardised features, and so how far the models extrapolate
-// from the tasks they were trained on.
+// maxDeviations limits the standardised features, and so how far the models extrapolate from what they learnt.
 const maxDeviations = 5
 
-// standardise stores in row the standardised features of x.
 func (m *trainedModel) standardise(x *Features, row *[featureCount]float64) {
 	logTransform(x, row)
 	for i := range row {

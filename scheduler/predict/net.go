@@ -56,8 +56,7 @@ func relu(x, slope float32) float32 {
 	return slope * x
 }
 
-// buffers holds the activations of a batch row by row, one row per example: 40 kB. Concurrent users of
-// a model need their own.
+// buffers holds the activations of a batch, one row per example: 40 kB, for one user of a model at a time.
 type buffers struct {
 	activations [4][]float32          // input, after each hidden layer, output
 	gradients   [4][]float32          // of the loss with respect to each
@@ -73,8 +72,7 @@ func newBuffers() *buffers {
 	return b
 }
 
-// forward passes the first rows examples of activations[0] through the network to
-// activations[3].
+// forward passes the first rows examples of activations[0] through the network to activations[3].
 func (n *network) forward(b *buffers, rows int) {
 	for i := range n.layers {
 		l := &n.layers[i]

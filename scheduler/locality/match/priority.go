@@ -1,8 +1,7 @@
 package match
 
-// prioritise exchanges placed tasks for unplaced ones of better priority without
-// changing the loads: the matroid greedy over tasks, best first. A task that finds no
-// exchange closes all that its search visited.
+// prioritise exchanges placed tasks for unplaced ones of better priority without changing the loads: the matroid greedy
+// over tasks, best first. A task that finds no exchange closes all that its search visited.
 func (s *Solver) prioritise() {
 	s.clearMarks()
 	for t, g := range s.groupOf {
@@ -22,9 +21,8 @@ func (s *Solver) prioritise() {
 	}
 }
 
-// exchange places one more unit of group g in exchange for a placed unit of another
-// group that is not committed, along an alternating path. It reports whether there is
-// one.
+// exchange places one more unit of group g in exchange for a placed unit of another group that is not committed, along
+// an alternating path. It reports whether there is one.
 func (s *Solver) exchange(g int32) bool {
 	s.stamp++
 	s.groupSeen[g] = s.stamp
@@ -63,8 +61,7 @@ func (s *Solver) visitNodesOf(g int32) {
 	}
 }
 
-// evict queues the groups of which a unit could leave a node to make way for another. It reports
-// whether the exchange is complete.
+// evict queues the groups of which a unit could leave a node for another, and reports whether the exchange is complete.
 func (s *Solver) evict(node int32) bool {
 	s.countWork(len(s.edgesInto(node)))
 	for _, e := range s.edgesInto(node) {

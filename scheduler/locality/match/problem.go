@@ -24,20 +24,17 @@ func (n *Node) weight(j int32) float64 {
 	return 1 - top
 }
 
-// Problem is the input of Solve, which only reads it and retains nothing of it. No number may be
-// negative.
+// Problem is the input of Solve, which only reads it and retains nothing of it. No number may be negative.
 type Problem struct {
 	Nodes []Node
 
-	// Task i, best priority first, has its data on the nodes
-	// Replicas[Offsets[i]:Offsets[i+1]], in any order. A task without a replica stays
-	// unplaced.
+	// Task i, best priority first, has its data on the nodes Replicas[Offsets[i]:Offsets[i+1]], in any order. A task
+	// without a replica stays unplaced.
 	Offsets  []int32
 	Replicas []int32
 
-	// maxWork limits the edges visited by searches; 0 means defaultWork. Beyond it,
-	// searches go only one step deep: the result stays valid and maximal, but may not be
-	// optimal.
+	// maxWork limits the edges visited by searches; 0 means defaultWork. Beyond it, searches go only one step deep: the
+	// result stays valid and maximal, but may not be optimal.
 	maxWork int
 }
 

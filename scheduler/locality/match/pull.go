@@ -1,7 +1,6 @@
 package match
 
-// pullAll lets nodes pull tasks, greatest next weight first, ties by index, until no
-// node with a free slot can.
+// pullAll lets nodes pull tasks, greatest next weight first, ties by index, until no node with a free slot can.
 func (s *Solver) pullAll() {
 	s.heap = s.heap[:0]
 	for v := range s.nodes {
@@ -37,10 +36,9 @@ func (s *Solver) directEdge(node int32) (e int32, ok bool) {
 	return 0, false
 }
 
-// pullUnit brings one more unit onto node v and reports whether there is one. It
-// searches breadth first over nodes that need a unit, each filled by a group that then
-// leaves another node. If no unit is found, the visited nodes and groups are closed
-// for good: no unplaced unit can ever reach them.
+// pullUnit brings one more unit onto node v and reports whether there is one. It searches breadth first over nodes that
+// need a unit, each filled by a group that then leaves another node. If no unit is found, the visited nodes and groups
+// are closed for good: no unplaced unit can ever reach them.
 func (s *Solver) pullUnit(v int32) bool {
 	if s.nodeSeen[v] == closed {
 		return false
@@ -72,8 +70,7 @@ func (s *Solver) pullUnit(v int32) bool {
 	return false
 }
 
-// visitNode records that a node needs a unit, and completes the path if one is
-// available directly.
+// visitNode records that a node needs a unit, and completes the path if one is available directly.
 func (s *Solver) visitNode(node, via int32) bool {
 	s.nodeSeen[node], s.nodeVia[node] = s.stamp, via
 	if e, ok := s.directEdge(node); ok {
