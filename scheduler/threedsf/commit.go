@@ -13,56 +13,44 @@ import (
 // reservations stay and the next cycle continues. So it does with a request that is planned
 // in part. Moves to earlier times, which no guarantee needs, take an
 // eighth of the cycle's actions at most.
-func (b *plan) commit(refused []scheduler.PolicyState) {
-	b.movesLeft = b.p.c.actionsLeft/8 + 1
+func (b *plan) commit() {
+	b.movesLeft = b.c.actionsLeft/8 + 1
 	for _, o := range b.owners {
 		if !o.requested {
 			b.reserveOwner(o)
 		}
 	}
-	for _, n := range refused {
-		b.p.c.recordState(n)
-		b.unreserveOwner(b.ownerOfState(n)) // the rest is obsolete: obsoleteReservations drops it
+	for _, o := range b.owners {
+		if o.refusal.Kind != 0 {
+			b.c.recordState(o.refusal)
+			b.unreserveOwner(o) // the rest is obsolete: obsoleteReservations drops it
+		}
 	}
 	for _, o := range b.owners {
 		switch {
 		case !o.requested || (o.guarantee == (backfill.Guarantee{}) && !o.partial):
-			continue
 		case !b.reserveOwner(o) || o.partial:
-			b.deferred = true
-			continue
-		}
-		if o.joins {
-			b.p.c.recordState(scheduler.PolicyState{PolicyStateKey: backfill.StateKey(scheduler.GuaranteeState, o.id), At: o.guarantee.Departure})
-			continue
-		}
-		if o.deadline > 0 {
-			b.p.c.recordState(scheduler.PolicyState{PolicyStateKey: backfill.StateKey(scheduler.AcceptedState, o.id), Value: int64(o.deadline), At: o.guarantee.Departure})
-			continue
-		}
-		for _, n := range o.guarantee.States(o.id) {
-			if n.Kind == scheduler.GuaranteeState {
-				n.Value = int64(o.jobs[len(o.jobs)-1].Spec.ID)
-			}
-			b.p.c.recordState(n)
+			b.survey.deferred = true
+		case o.joins:
+			b.recordGuarantee(o, scheduler.GuaranteeState, 0, o.guarantee.Departure)
+		case o.deadline > 0:
+			b.recordGuarantee(o, scheduler.AcceptedState, int64(o.deadline), o.guarantee.Departure)
+		default:
+			b.recordGuarantee(o, scheduler.GuaranteeState, int64(o.jobs[len(o.jobs)-1].Spec.ID), o.guarantee.Departure)
+			b.recordGuarantee(o, scheduler.LatestDepartureState, 0, o.guarantee.Latest)
 		}
 	}
 }
 
-// ownerOfState returns the owner that a policy state is about.
-func (b *plan) ownerOfState(n scheduler.PolicyState) *owner {
-	for _, o := range b.owners {
-		if k := backfill.StateKey(n.Kind, o.id); k == n.PolicyStateKey {
-			return o
-		}
-	}
-	panic("threedsf: a policy state of an unknown owner")
+// recordGuarantee records a policy state of an owner.
+func (b *plan) recordGuarantee(o *owner, kind scheduler.PolicyStateKind, value int64, at scheduler.Time) {
+	b.c.recordState(scheduler.PolicyState{PolicyStateKey: backfill.StateKey(kind, o.id), Value: value, At: at})
 }
 
 // reserveOwner makes the State's reservations of one owner those of the plan. It
 // returns false if the cycle has no actions left.
 func (b *plan) reserveOwner(o *owner) bool {
-	all, violated := true, b.p.c.s.Reservations().IsViolated(o.jobs[0])
+	all, violated := true, b.c.s.Reservations().IsViolated(o.jobs[0])
 	b.planner.ScanOf(o.id, func(x *backfill.PlannedTask) {
 		if all {
 			all = b.reserveTask(o, x, violated)
@@ -77,7 +65,7 @@ func (b *plan) setLatestOfDue(o *owner) bool {
 	for _, j := range o.jobs {
 		for _, old := range j.Reservations() {
 			r := *old
-			if r.Latest = b.latestStart(o, &r); !b.canBeServedNow(old) || r == *old || !b.p.c.s.Stage(r.StageID()).IsPending(r.Task) {
+			if r.Latest = b.latestStart(o, &r); !b.canBeServedNow(old) || r == *old || !b.c.s.Stage(r.StageID()).IsPending(r.Task) {
 				continue
 			}
 			if !b.tryReserve(o, r) {
@@ -113,7 +101,7 @@ func (b *plan) tryReserve(o *owner, r scheduler.Reservation) bool {
 // reserveTask makes the State's reservation of one task of an owner that of the plan. It returns false if the cycle
 // has no actions left for that.
 func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) bool {
-	c := b.p.c
+	c := b.c
 	var old *scheduler.Reservation
 	if x.Ref != 0 {
 		old = c.s.Reservations().Get(scheduler.ReservationID(x.Ref))
@@ -139,7 +127,7 @@ func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) boo
 	if old == nil {
 		if c.s.Reservations().Left() == 0 { // the task gets one once there is one; it is in the way of none of the others
 			o.partial = o.partial || o.requested
-			b.replanLeft = b.replanLeft || !o.requested
+			b.survey.replanLeft = b.survey.replanLeft || !o.requested
 			return true
 		}
 		r.ID = c.s.Reservations().NextID()
@@ -179,7 +167,7 @@ func (b *plan) latestToReserve(o *owner, r, old *scheduler.Reservation, violated
 // ensureViolationRecorded records again in this decision that a guarantee is
 // violated: Check asks for it whenever a latest start is given up.
 func (b *plan) ensureViolationRecorded(o *owner) {
-	c := b.p.c
+	c := b.c
 	if backfill.RecordsViolation(c.states, o.id) {
 		return
 	}
@@ -204,9 +192,9 @@ func (b *plan) unreserveOwner(o *owner) {
 
 // tryApply applies an action if the cycle has one left.
 func (b *plan) tryApply(a scheduler.Action) bool {
-	if b.p.c.actionsLeft <= 0 {
+	if b.c.actionsLeft <= 0 {
 		return false
 	}
-	b.p.c.apply(a)
+	b.c.apply(a)
 	return true
 }

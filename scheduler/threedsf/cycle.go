@@ -21,8 +21,9 @@ type cycle struct {
 	// As in scheduler.Decision.
 	waitingContinues, waitingMore bool
 	wake                          scheduler.Time
-	nonPlacement                  bool // this pass did something other than a placement
-	changeCount                   int  // actions and policy states added or withdrawn in this decision
+	planWake                      scheduler.Time // what planning requested, for every pass; 0 for none
+	nonPlacement                  bool           // this pass did something other than a placement
+	changeCount                   int            // actions and policy states added or withdrawn in this decision
 
 	// nodeUsed is told of each node that has less free capacity for others than before.
 	nodeUsed func(scheduler.NodeID)
@@ -30,20 +31,25 @@ type cycle struct {
 
 // begin starts a decision of limit actions at most.
 func (c *cycle) begin(s *scheduler.State, now scheduler.Time, limit int) {
-	c.s, c.now, c.actionsLeft = s, now, limit
+	c.s, c.now, c.actionsLeft, c.wake, c.planWake = s, now, limit, 0, 0
 	c.actions, c.states, c.waitingReasons = c.actions[:0], c.states[:0], c.waitingReasons[:0]
 	c.shares.sync(s, c.cfg.Level, c.cfg.Resources)
 	c.mark = s.Journal().Mark()
 }
 
 // beginPass starts a pass through all lanes.
-func (c *cycle) beginPass() { c.wake, c.nonPlacement = 0, false }
+func (c *cycle) beginPass() { c.wake, c.nonPlacement = c.planWake, false }
+
+// applyToState applies an action to the State alone.
+func (c *cycle) applyToState(a *scheduler.Action) {
+	if err := c.s.Apply(a, c.now); err != nil {
+		panic("threedsf: State refused an action that it offered: " + err.Error())
+	}
+}
 
 // replacePlacement puts another placement in the place of one that was withdrawn.
 func (c *cycle) replacePlacement(action int32, a scheduler.Action) {
-	if err := c.s.Apply(&a, c.now); err != nil {
-		panic("threedsf: State refused an exchange: " + err.Error())
-	}
+	c.applyToState(&a)
 	c.actions[action] = a
 	c.nonPlacement = true
 }
@@ -55,9 +61,7 @@ func (c *cycle) withdrawReservation(id scheduler.ReservationID) int {
 	for i := len(c.actions) - 1; i >= 0; i-- {
 		if a := &c.actions[i]; a.Kind == scheduler.ActReserve && a.Reservation.ID == id {
 			act := scheduler.Unreserve(id)
-			if err := c.s.Apply(&act, c.now); err != nil {
-				panic("threedsf: State refused to drop a preemption reservation: " + err.Error())
-			}
+			c.applyToState(&act)
 			c.actions = slices.Delete(c.actions, i, i+1)
 			c.actionsLeft++
 			c.changeCount++
@@ -83,9 +87,7 @@ func (c *cycle) decision(now scheduler.Time) scheduler.Decision {
 
 // apply applies an action to the State and appends it to the decision.
 func (c *cycle) apply(a scheduler.Action) {
-	if err := c.s.Apply(&a, c.now); err != nil {
-		panic("threedsf: State refused an action that it offered: " + err.Error())
-	}
+	c.applyToState(&a)
 	c.actions = append(c.actions, a)
 	c.nonPlacement = c.nonPlacement || a.Kind != scheduler.ActPlace
 	c.actionsLeft--
@@ -116,9 +118,9 @@ func (c *cycle) place(g *scheduler.Stage, task int32, node scheduler.NodeID) {
 	c.nodeUsed(node)
 }
 
-// wakeAt requests a cycle at a time, or earlier if one is requested already.
+// wakeAt requests a cycle at a time, Never for none, or earlier if one is requested already.
 func (c *cycle) wakeAt(at scheduler.Time) {
-	if c.wake == 0 || at < c.wake {
+	if at < scheduler.Never && (c.wake == 0 || at < c.wake) {
 		c.wake = at
 	}
 }

@@ -71,9 +71,7 @@ func (l *reservedLane) wakeForEnds(node scheduler.NodeID) {
 			}
 		}
 	}
-	if e.at < scheduler.Never {
-		l.c.wakeAt(e.at)
-	}
+	l.c.wakeAt(e.at)
 }
 
 // serveDue places the tasks whose reservation is due (P1) on the reserved node,
@@ -220,18 +218,14 @@ func (l *reservedLane) placeOrKeepReservation(r *scheduler.Reservation) bool {
 	if g == nil || r.End <= l.c.now || !n.Schedulable() || g.Job.Phase != scheduler.JobActive {
 		return false
 	}
-	if r.End != scheduler.Never {
-		l.c.wakeAt(r.End)
-	}
+	l.c.wakeAt(r.End)
 	if r.Task >= 0 { // reserved for a suspended task to resume
 		a := l.reservations.suspendedAttemptOf(r)
 		if a == nil || !l.open.mayReserveToResume(a, g) || l.reservations.hasOlder(a) {
 			return false
 		}
 		if l.open.guaranteeCount > 0 && !n.CanPreempt(g.Job) {
-			if until := l.open.guarantees.leavesCapsUntil(g, a); until < scheduler.Never {
-				l.c.wakeAt(until)
-			}
+			l.c.wakeAt(l.open.guarantees.leavesCapsUntil(g, a))
 		}
 		return true
 	}

@@ -18,27 +18,39 @@ import (
 //   - due reservations whose task has not started, unchanged;
 //   - the waiting tasks with a guarantee, which the planner may move.
 type plan struct {
-	p        *planning
-	timeline *scheduler.Timeline
-	profile  *backfill.Profile // a bin for each node
-	accounts *backfill.Profile // a bin for each tenant
-	planner  *backfill.Planner
-	owners   []*owner // in order of submission
-	// ownerByID is nil until owner is called: to index very many takes long.
-	ownerByID map[scheduler.ProjectID]*owner
-	lost      []int32        // nodes that are lost and have work
-	late      []backfill.Key // did not start in time
-	missing   []backfill.Key // have no place: they failed or never had one
-	movesLeft int            // moves to earlier times that this cycle may still commit
-	// requestsLeft is how many actions of this cycle may still serve requests.
-	requestsLeft int
-	// tasksLeft is how many more waiting tasks may get a guarantee.
-	tasksLeft int
-	deferred  bool // work was left to the next cycle
-	// replanLeft reports that some of it is to plan again what was lost.
-	replanLeft bool
-	*planScratch
+	*planning
+	timeline  *scheduler.Timeline
+	owners    []*owner                       // in order of submission
+	ownerByID map[scheduler.ProjectID]*owner // nil until owner is called: to index very many takes long
+	lost      []int32                        // nodes that are lost and have work
+	late      []backfill.Key                 // did not start in time
+	missing   []backfill.Key                 // have no place: they failed or never had one
+
+	movesLeft    int // moves to earlier times that this cycle may still commit
+	requestsLeft int // actions of this cycle that may still serve requests
+	tasksLeft    int // waiting tasks that may still get a guarantee
 }
+
+// owner is a project, or a single job, that has or requests a guarantee.
+type owner struct {
+	id        scheduler.ProjectID
+	jobs      []*scheduler.Job // at least one, ordered by id
+	requested bool
+	joins     bool // requested, by a job that joins a project with a guarantee
+	guarantee backfill.Guarantee
+	refusal   scheduler.PolicyState // requested, and refused; else zero
+	deadline  scheduler.Time        // 0 for a project; the project's latest departure for a job that joins
+	accepted  scheduler.Time        // see cachedJob
+	submitted scheduler.Time
+	waiting   int                   // tasks
+	partial   bool                  // requested, and not all of its tasks have a place yet
+	occupied  []backfill.Occupation // requested: by its running tasks, see occupyForRequests
+}
+
+var (
+	errUnknownEnd   = errors.New("completion time unknown")        // refuses a request without a computable end
+	errTooManyTasks = errors.New("too many tasks for a guarantee") // refuses one that would make the plan too large
+)
 
 // exceedsCaps reports whether one task of a job, or all its waiting tasks together,
 // would exceed a cap: then its completion time is unknown.
@@ -52,17 +64,16 @@ func (b *plan) exceedsCaps(j *scheduler.Job) bool {
 		all = all.Add(d)
 		task = task.Max(g.Spec.Demand)
 	}
-	t := b.p.c.s.Tenant(j.Spec.Tenant)
+	t := b.c.s.Tenant(j.Spec.Tenant)
 	if _, ok := t.Spec.Caps.Task.Allows(task); !ok {
 		return true
 	}
-	for n := 0; t != nil && n <= scheduler.MaxTenantDepth; n++ {
+	for ; t != nil; t = b.c.s.Tenant(t.Spec.Parent) {
 		_, job := t.Spec.Caps.Job.Allows(j.Used.Add(all))
 		_, total := t.Spec.Caps.Total.Allows(task)
 		if !job || !total {
 			return true
 		}
-		t = b.p.c.s.Tenant(t.Spec.Parent)
 	}
 	return false
 }
@@ -70,8 +81,8 @@ func (b *plan) exceedsCaps(j *scheduler.Job) bool {
 // repair plans again what was lost, what no longer fits and what could not start in
 // time, and records whose guarantee that violates. What the budget does not suffice for is left to the next cycle.
 func (b *plan) repair() {
-	now := b.p.c.now
-	b.planner.SetBudget(b.p.restoreSteps)
+	now := b.c.now
+	b.planner.SetBudget(b.restoreSteps)
 	b.recordViolations(b.planner.Replan(now, backfill.CauseLate, b.late...))
 	b.recordViolations(b.planner.Replan(now, backfill.CauseFailed, b.missing...))
 	if len(b.lost) > 0 {
@@ -79,14 +90,12 @@ func (b *plan) repair() {
 		b.recordViolations(violated)
 	}
 	cause := backfill.CauseNodeLost
-	for _, n := range b.p.survey.violations {
-		if n.Slot == int32(backfill.CauseOverrun) {
-			cause = backfill.CauseOverrun
-		}
+	if slices.ContainsFunc(b.survey.late, func(x lateJob) bool { return x.cause == backfill.CauseOverrun }) {
+		cause = backfill.CauseOverrun
 	}
 	b.recordViolations(b.planner.Repair(now, cause))
 	if b.planner.StepsLeft() <= 0 { // what is left stays lost, late or without a place until the next cycle
-		b.deferred, b.replanLeft = true, true
+		b.survey.deferred, b.survey.replanLeft = true, true
 	}
 	b.planner.SetBudget(math.MaxInt)
 }
@@ -94,16 +103,11 @@ func (b *plan) repair() {
 // collectLost collects the nodes that are lost and on which something is planned. Others that are gone, for good maybe,
 // count for nothing.
 func (b *plan) collectLost() {
-	for _, n := range b.p.c.s.Nodes() {
-		if !b.p.c.s.Cluster().Plannable(n) && b.hasPlannedOn(n.Spec.ID) {
+	for _, n := range b.c.s.Nodes() {
+		if !b.c.s.Cluster().Plannable(n) && slices.ContainsFunc(b.c.s.Reservations().On(n.Spec.ID), isPlanned) {
 			b.lost = append(b.lost, int32(n.Spec.ID))
 		}
 	}
-}
-
-// hasPlannedOn reports whether anything is planned on a node.
-func (b *plan) hasPlannedOn(n scheduler.NodeID) bool {
-	return slices.ContainsFunc(b.p.c.s.Reservations().On(n), isPlanned)
 }
 
 // owner returns an owner, nil for an unknown one.
@@ -120,14 +124,8 @@ func (b *plan) owner(id scheduler.ProjectID) *owner {
 // recordViolations records each guarantee that no longer holds, once.
 func (b *plan) recordViolations(list []backfill.Violation) {
 	for _, x := range list {
-		o := b.owner(x.Project)
-		if o == nil || o.requested || b.p.c.s.Reservations().IsViolated(o.jobs[0]) {
-			continue
-		}
-		n := len(b.p.survey.violations)
-		b.p.survey.recordOwnerViolation(x.Project, x.Cause)
-		for _, k := range b.p.survey.violations[n:] {
-			b.p.c.recordState(k)
+		if o := b.owner(x.Project); o != nil && !o.requested {
+			b.survey.recordViolation(o.jobs[0], x.Cause)
 		}
 	}
 }
@@ -136,7 +134,7 @@ func (b *plan) recordViolations(list []backfill.Violation) {
 // memory that stays anyway: they give way now, and no longer once the guarantee is made. A part of what is planned for others
 // before may lie there; it is not planned again.
 func (b *plan) occupyForRequests() {
-	s := b.p.c.s
+	s := b.c.s
 	for _, o := range b.owners {
 		if !o.requested {
 			continue
@@ -155,29 +153,28 @@ func (b *plan) occupyForRequests() {
 
 // occupyFor takes what an attempt of an owner occupies, see occupyForRequests.
 func (b *plan) occupyFor(o *owner, a *scheduler.Attempt) {
-	s, j, now := b.p.c.s, o.jobs[0], b.p.c.now
-	c := b.p.c.assumptions.wholeClaim(s, a, true, now)
+	s, j, now := b.c.s, o.jobs[0], b.c.now
+	c := b.c.assumptions.wholeClaim(s, a, true, now)
 	if c.End <= now {
 		return
 	}
-	need, disk := c.Occupied, min(a.Disk, int16(b.profile.Disks(int32(a.Node)))-1)
+	need, disk := c.Occupied, min(a.Disk, int16(b.timeline.Nodes.Disks(int32(a.Node)))-1)
 	need.Resources = need.Resources.Sub(memoryClaim(s, a).Occupied.Resources).Max(scheduler.Resources{})
 	if disk < 0 {
 		need.Resources[scheduler.IO], need.Disk = 0, 0
 	}
 	at := backfill.Spot{Bin: int32(a.Node), Disk: disk, At: now}
-	o.occupied = append(o.occupied, b.planner.Occupy(at, c.End, scheduler.NodeNeed(need.Resources, need.Disk), int32(s.Reservations().GuaranteeTenant(j))+1, b.timeline.CapsOf(j.Spec.Tenant)))
+	o.occupied = append(o.occupied, b.planner.Occupy(at, c.End, scheduler.NodeNeed(need.Resources, need.Disk), b.account(j), b.timeline.CapsOf(j.Spec.Tenant)))
 }
 
-// planRequests plans the owners that request a guarantee in order of submission, as
-// many as the cycle has actions and the budget for, and the State takes reservations of. One that needs more than one
-// cycle, or reservations that others have, has no guarantee until its last task has a place. It returns the states that refuse a
-// request, with the earliest departure that could be guaranteed.
-func (b *plan) planRequests() []scheduler.PolicyState {
-	var refused []scheduler.PolicyState
-	b.requestsLeft = b.p.c.actionsLeft/2 + 1
-	actions, work, reservable := 0, b.p.planWork, b.p.c.s.Reservations().Left()
-	if b.replanLeft { // first what was lost; the budget is for both
+// planRequests plans the owners that request a guarantee in order of submission, as many as the cycle has actions and the
+// budget for, and the State takes reservations of. One that needs more than one cycle, or reservations that others have, has
+// no guarantee until its last task has a place. An owner that is refused gets a refusal, with the earliest departure that
+// could be guaranteed.
+func (b *plan) planRequests() {
+	b.requestsLeft = b.c.actionsLeft/2 + 1
+	actions, work, reservable := 0, b.planWork, b.c.s.Reservations().Left()
+	if b.survey.replanLeft { // first what was lost; the budget is for both
 		work /= 4
 	}
 	for _, o := range b.owners {
@@ -185,32 +182,35 @@ func (b *plan) planRequests() []scheduler.PolicyState {
 			continue
 		}
 		if actions >= b.requestsLeft || work <= 0 {
-			b.deferred = true
+			b.survey.deferred = true
 			continue
 		}
 		q, left, done, err := b.planOwner(o, min(b.requestsLeft, reservable)-actions, work)
-		b.p.steps.planned += work - left
+		b.steps.planned += work - left
 		work = left
 		if err == nil {
 			o.guarantee, o.partial = q, !done
 			actions += b.countUnreserved(o)
 			continue
 		}
-		n := scheduler.PolicyState{PolicyStateKey: backfill.StateKey(scheduler.RefusedState, o.id), Value: int64(o.deadline)}
+		o.refusal = scheduler.PolicyState{PolicyStateKey: backfill.StateKey(scheduler.RefusedState, o.id), Value: int64(o.deadline)}
 		if errors.Is(err, backfill.ErrTooLate) {
-			n.At = q.Departure
+			o.refusal.At = q.Departure
 		}
-		refused = append(refused, n)
-		for _, x := range o.occupied { // its tasks go on giving way
-			b.planner.Vacate(x)
-		}
-		var tasks []backfill.Key
-		b.planner.ScanOf(o.id, func(x *backfill.PlannedTask) { tasks = append(tasks, x.Key) })
-		for _, k := range tasks {
-			b.planner.End(k, b.p.c.now)
-		}
+		b.takeOut(o)
 	}
-	return refused
+}
+
+// takeOut takes an owner that is refused out of the plan. Its tasks go on giving way.
+func (b *plan) takeOut(o *owner) {
+	for _, x := range o.occupied {
+		b.planner.Vacate(x)
+	}
+	var tasks []backfill.Key
+	b.planner.ScanOf(o.id, func(x *backfill.PlannedTask) { tasks = append(tasks, x.Key) })
+	for _, k := range tasks {
+		b.planner.End(k, b.c.now)
+	}
 }
 
 // countUnreserved returns how many planned tasks of an owner the State has no such
@@ -236,7 +236,7 @@ func (b *plan) planOwner(o *owner, most, work int) (q backfill.Guarantee, left i
 	if b.hasUnknownEnd(o) {
 		return q, work, false, errUnknownEnd
 	}
-	q, left, done, err = b.planner.CompleteSome(b.p.c.now.Add(b.leadOf(o)), o.id, most, work)
+	q, left, done, err = b.planner.CompleteSome(b.c.now.Add(leadOf(o.waiting)), o.id, most, work)
 	if err != nil || !done {
 		return q, left, false, err
 	}
@@ -245,12 +245,9 @@ func (b *plan) planOwner(o *owner, most, work int) (q backfill.Guarantee, left i
 	return q, left, err == nil, err
 }
 
-// leadOf returns how long after now the first task of a request is planned at the
-// earliest. The tasks of one that needs many cycles would else be due, and late, before
-// the last of them has a place; they would also all be due at once.
-func (b *plan) leadOf(o *owner) time.Duration {
-	return time.Duration(o.waiting/tasksPerCycle) * cycleLead
-}
+// leadOf returns how long after now the first of so many tasks of a request is planned at the earliest. If many cycles plan
+// them, they would else be due, and late, before the last of them has a place; they would also all be due at once.
+func leadOf(tasks int) time.Duration { return time.Duration(tasks/tasksPerCycle) * cycleLead }
 
 // tasksPerCycle is how many tasks of a request a cycle usually plans, and starts.
 // cycleLead is how long such a cycle takes at most.
@@ -263,14 +260,14 @@ const (
 // request was planned runs past its bound: that would violate the guarantee at once.
 func (b *plan) hasUnknownEnd(o *owner) bool {
 	for _, j := range o.jobs {
-		if b.exceedsCaps(j) || b.p.jobs.overrunTime(j) <= b.p.c.now {
+		if b.exceedsCaps(j) || b.jobs.overrunTime(j) <= b.c.now {
 			return true
 		}
 		for _, g := range j.Stages {
 			if g.Remaining() == 0 {
 				continue
 			}
-			if g.ExceedsParallel() || (j.Spec.Project != 0 && j.Spec.Bound <= 0) || b.p.taskDuration(g) <= 0 {
+			if g.ExceedsParallel() || (j.Spec.Project != 0 && j.Spec.Bound <= 0) || b.taskDuration(g) <= 0 {
 				return true
 			}
 		}
@@ -288,7 +285,7 @@ func (b *plan) completeGuarantee(o *owner, q backfill.Guarantee) (backfill.Guara
 			}
 		}
 		for _, g := range j.Stages {
-			for a := range b.p.c.s.Attempts().In(g) {
+			for a := range b.c.s.Attempts().In(g) {
 				q.Departure = max(q.Departure, b.expectedEnd(a))
 			}
 		}
@@ -306,11 +303,11 @@ func (b *plan) completeGuarantee(o *owner, q backfill.Guarantee) (backfill.Guara
 // canBeServedNow reports whether a planned reservation is due on a node that can serve it to its
 // end: its task is not planned again.
 func (b *plan) canBeServedNow(r *scheduler.Reservation) bool {
-	return isPlanned(r) && r.Start <= b.p.c.now && b.p.c.s.Node(r.Node).Schedulable() && b.p.c.canStayOn(r)
+	return isPlanned(r) && r.Start <= b.c.now && b.c.s.Node(r.Node).Schedulable() && b.c.canStayOn(r)
 }
 
 // expectedEnd is assumptions.expectedEnd for an attempt of a job that has a guarantee, or requests one.
 func (b *plan) expectedEnd(a *scheduler.Attempt) scheduler.Time {
-	at, _ := b.p.c.assumptions.expectedEnd(b.p.c.s, a, true, b.p.c.now)
+	at, _ := b.c.assumptions.expectedEnd(b.c.s, a, true, b.c.now)
 	return at
 }

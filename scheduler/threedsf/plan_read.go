@@ -19,7 +19,7 @@ func (p *planning) readPlan() *plan {
 		p.planner = backfill.NewPlanner(backfill.Config{Variant: backfill.FlexibleSF, SlackFactor: c.SF, PreemptionLimit: backfill.NoLimit, MaxTries: c.MaxTries}, nil)
 	}
 	p.planner.Reset(t.Nodes, t.Accounts, t.Caps)
-	b := &plan{p: p, profile: t.Nodes, accounts: t.Accounts, timeline: t, planner: p.planner, planScratch: &p.planScratch}
+	b := &plan{planning: p, timeline: t}
 	b.tasks = b.tasks[:0]
 	b.needs.Reset()
 	b.collectLost()
@@ -39,9 +39,9 @@ func (p *planning) readPlan() *plan {
 // submission. The reservations of all others are taken out.
 func (b *plan) collectOwners() {
 	projects := map[scheduler.ProjectID]*owner{}
-	owners, jobs := make([]owner, 0, len(b.p.jobs.jobs)), make([]*scheduler.Job, 0, len(b.p.jobs.jobs)) // in one piece
-	for i := range b.p.jobs.jobs {
-		x := &b.p.jobs.jobs[i]
+	owners, jobs := make([]owner, 0, len(b.jobs.jobs)), make([]*scheduler.Job, 0, len(b.jobs.jobs)) // in one piece
+	for i := range b.jobs.jobs {
+		x := &b.jobs.jobs[i]
 		j := x.job
 		if x.status == statusNone {
 			for _, r := range j.Reservations() {
@@ -49,7 +49,7 @@ func (b *plan) collectOwners() {
 			}
 			continue
 		}
-		id, joins := backfill.OwnerOf(j), b.p.c.joins(j)
+		id, joins := backfill.OwnerOf(j), b.c.joins(j)
 		if o := projects[j.Spec.Project]; o != nil && !joins {
 			o.jobs = append(o.jobs, j)
 			continue
@@ -66,7 +66,7 @@ func (b *plan) collectOwners() {
 	}
 	for _, o := range b.owners {
 		slices.SortFunc(o.jobs, func(x, y *scheduler.Job) int { return cmp.Compare(x.Spec.ID, y.Spec.ID) })
-		o.submitted = backfill.ProjectFor(b.p.c.s, o.id, o.jobs[0]).Submitted
+		o.submitted = backfill.ProjectFor(b.c.s, o.id, o.jobs[0]).Submitted
 	}
 	slices.SortFunc(b.owners, func(x, y *owner) int { return cmp.Or(cmp.Compare(x.submitted, y.submitted), cmp.Compare(x.id, y.id)) })
 	b.deferRequests()
@@ -92,7 +92,7 @@ func (b *plan) deferRequests() {
 			return false
 		}
 		if requested > 0 && requested+o.waiting > requestBatch {
-			b.deferred = true
+			b.survey.deferred = true
 			return true
 		}
 		requested += o.waiting
@@ -100,28 +100,37 @@ func (b *plan) deferRequests() {
 	})
 }
 
+// account returns the account in the timeline of the tenant that the guarantees of a job are charged to.
+func (b *plan) account(j *scheduler.Job) int32 {
+	return int32(b.c.s.Reservations().GuaranteeTenant(j)) + 1
+}
+
 // withdraw takes a planned reservation out of the timeline until the planner is closed.
 func (b *plan) withdraw(j *scheduler.Job, r *scheduler.Reservation) {
 	if isPlanned(r) {
-		b.planner.Withdraw(b.timeline, r, int32(b.p.c.s.Reservations().GuaranteeTenant(j))+1, b.timeline.CapsOf(j.Spec.Tenant))
+		b.planner.Withdraw(b.timeline, r, b.account(j), b.timeline.CapsOf(j.Spec.Tenant))
 	}
 }
 
 // restoreOwner restores an owner's waiting tasks in the planner.
 func (b *plan) restoreOwner(o *owner) {
 	first := o.jobs[0]
-	in := backfill.ProjectFor(b.p.c.s, o.id, first)
-	in.Account, in.Requests = int32(b.p.c.s.Reservations().GuaranteeTenant(first))+1, b.requests[:0]
+	in := backfill.ProjectFor(b.c.s, o.id, first)
+	in.Account, in.Requests = b.account(first), b.requests[:0]
 	switch {
 	case o.joins:
-		in.Deadline = backfill.GuaranteeOf(b.p.c.s, first.Spec.Project).Latest
+		in.Deadline = backfill.GuaranteeOf(b.c.s, first.Spec.Project).Latest
 	case first.Spec.Project == 0:
 		in.Deadline = first.Spec.Deadline
 	default:
 		in.Limit = earliestDeadline(o.jobs)
 	}
-	if o.deadline = in.Deadline; !o.requested {
-		o.guarantee = b.currentGuarantee(o)
+	switch o.deadline = in.Deadline; {
+	case o.requested:
+	case o.deadline > 0:
+		o.guarantee = backfill.Guarantee{Departure: o.accepted, Latest: o.deadline}
+	default:
+		o.guarantee = backfill.GuaranteeOf(b.c.s, o.id)
 	}
 	b.existing, b.tasks = slices.Grow(b.existing[:0], o.waiting), slices.Grow(b.tasks, o.waiting) // of very many, growing by and by copies them several times
 	for _, j := range o.jobs {
@@ -147,14 +156,6 @@ func earliestDeadline(jobs []*scheduler.Job) (at scheduler.Time) {
 	return at
 }
 
-// currentGuarantee returns the guarantee that an owner has.
-func (b *plan) currentGuarantee(o *owner) backfill.Guarantee {
-	if o.deadline > 0 {
-		return backfill.Guarantee{Departure: o.accepted, Latest: o.deadline}
-	}
-	return backfill.GuaranteeOf(b.p.c.s, o.id)
-}
-
 // restoreStage adds the waiting tasks of a stage to a project, and describes them in
 // b.existing. Those that are due keep their place: they are not planned again.
 func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) {
@@ -162,7 +163,7 @@ func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) 
 	if g.Pending == 0 {
 		return
 	}
-	duration := b.p.taskDuration(g)
+	duration := b.taskDuration(g)
 	if duration <= 0 {
 		duration = overrunExtension // unknown: the owner will be refused, or has a guarantee made elsewhere
 	}
@@ -175,17 +176,16 @@ func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) 
 	for i := g.NextPending(0); i >= 0; i = g.NextPending(i + 1) {
 		k := backfill.Key{Job: r.Job, Stage: r.Stage, Task: i}
 		x, v := backfill.Existing{}, reserved[i]
-		switch {
-		case o.requested && (v == nil || b.isDiskGone(v) || b.p.c.isExpired(v)):
-			x.Lost = true // planRequests plans it
-		case len(b.late)+len(b.missing) >= mostReplanned(len(b.p.c.s.Nodes())) && (v == nil || b.isDiskGone(v) || b.p.c.isExpired(v)):
-			b.deferred, b.replanLeft = true, true
+		lost := v == nil || b.isDiskGone(v)
+		late := !lost && b.c.isExpired(v)
+		switch x.Lost = lost || late; {
+		case x.Lost && o.requested: // planRequests plans it
+		case x.Lost && len(b.late)+len(b.missing) >= mostReplanned(len(b.c.s.Nodes())):
+			b.survey.deferred, b.survey.replanLeft = true, true
 			continue
-		case v == nil || b.isDiskGone(v):
-			x.Lost = true
+		case lost:
 			b.missing = append(b.missing, k)
-		case b.p.c.isExpired(v):
-			x.Lost = true
+		case late:
 			b.late = append(b.late, k)
 		case b.canBeServedNow(v):
 			continue
@@ -221,9 +221,9 @@ func (b *plan) indexReservations(g *scheduler.Stage) []*scheduler.Reservation {
 // isDiskGone reports whether the disk of a reservation does not exist any more.
 func (b *plan) isDiskGone(r *scheduler.Reservation) bool {
 	if disk := r.OnDisk; disk >= 0 {
-		return int(disk) >= b.profile.Disks(int32(r.Node))
+		return int(disk) >= b.timeline.Nodes.Disks(int32(r.Node))
 	}
-	g := b.p.c.s.Stage(r.StageID())
+	g := b.c.s.Stage(r.StageID())
 	return g.Spec.Demand[scheduler.IO] > 0 || g.Spec.Disk > 0
 }
 
@@ -236,17 +236,17 @@ func (b *plan) earliestStart(g *scheduler.Stage) scheduler.Time {
 	}
 	for _, before := range g.Spec.After {
 		f := g.Job.Stages[before]
-		for a := range b.p.c.s.Attempts().In(f) {
+		for a := range b.c.s.Attempts().In(f) {
 			at = max(at, b.expectedEnd(a))
 		}
 		for _, r := range g.Job.Reservations() {
-			if r.Stage == before && isPlanned(r) && r.Start <= b.p.c.now && f.IsPending(r.Task) {
+			if r.Stage == before && isPlanned(r) && r.Start <= b.c.now && f.IsPending(r.Task) {
 				at = max(at, r.End)
 			}
 		}
 	}
 	if at == scheduler.Never {
-		at = b.p.c.now.Add(overrunExtension)
+		at = b.c.now.Add(overrunExtension)
 	}
 	return at
 }
@@ -254,14 +254,14 @@ func (b *plan) earliestStart(g *scheduler.Stage) scheduler.Time {
 // syncAccounts sets what the guarantees of each tenant may take: its share of the
 // cluster, but at least one task of each size that it requests. Caps are in the timeline.
 func (b *plan) syncAccounts() {
-	s := b.p.c.s
-	shares := b.p.guaranteeShares()
+	s := b.c.s
+	shares := b.guaranteeShares()
 	least := make([]scheduler.Resources, len(shares))
 	for _, o := range b.owners {
 		if !o.requested {
 			continue
 		}
-		t := b.p.c.s.Reservations().GuaranteeTenant(o.jobs[0])
+		t := b.c.s.Reservations().GuaranteeTenant(o.jobs[0])
 		for _, j := range o.jobs {
 			for _, g := range j.Stages {
 				least[t] = least[t].Max(g.Spec.Demand)
@@ -273,7 +273,7 @@ func (b *plan) syncAccounts() {
 		for r, v := range s.Cluster().Total() {
 			limits[r] = max(int64(share*float64(v)), least[t][r])
 		}
-		b.accounts.Resize(int32(t), limits[:])
+		b.timeline.Accounts.Resize(int32(t), limits[:])
 	}
 }
 

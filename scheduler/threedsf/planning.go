@@ -1,7 +1,7 @@
 package threedsf
 
 import (
-	"errors"
+	"slices"
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
@@ -17,12 +17,18 @@ type planning struct {
 	obsolete *obsoleteReservations
 
 	planner       *backfill.Planner // nil before the first plan; only its memory outlives a decision
-	planScratch   planScratch
 	slack         deadline.Slack
 	compressBatch int // defaultCompressBatch unless a test sets it
 	planWork      int // defaultPlanWork unless a test sets it
 	restoreSteps  int // defaultRestoreSteps unless a test sets it
 	steps         steps
+
+	// Memory that each plan uses again.
+	requests []backfill.Request
+	existing []backfill.Existing // of the tasks in requests
+	tasks    []int32
+	needs    backfill.NeedBuffer
+	byTask   []*scheduler.Reservation
 }
 
 // steps counts the work of a decision where it is bounded.
@@ -31,115 +37,95 @@ type steps struct {
 	read    int // waiting tasks that the planner was given
 }
 
-// planScratch is memory that each plan uses again.
-type planScratch struct {
-	requests []backfill.Request
-	existing []backfill.Existing // of the tasks in requests
-	tasks    []int32
-	needs    backfill.NeedBuffer
-	byTask   []*scheduler.Reservation
-}
-
-// owner is a project, or a single job, that has or requests a guarantee.
-type owner struct {
-	id        scheduler.ProjectID
-	jobs      []*scheduler.Job // at least one, ordered by id
-	requested bool
-	joins     bool // requested, by a job that joins a project with a guarantee
-	guarantee backfill.Guarantee
-	deadline  scheduler.Time // 0 for a project; the project's latest departure for a job that joins
-	accepted  scheduler.Time // see cachedJob
-	submitted scheduler.Time
-	waiting   int                   // tasks
-	partial   bool                  // requested, and not all of its tasks have a place yet
-	occupied  []backfill.Occupation // requested: by its running tasks, see occupyForRequests
-}
-
-// A plan is bounded by counted work, never by time, so that a decision depends on the
-// State alone. maxPlannedTasks is how many waiting tasks may have a guarantee, all owners
-// together: each plan reads them all. requestBatch is how many waiting tasks of requests
-// one cycle reads, if those of the first request are fewer, and replanBatch how many late
-// or lost tasks it plans again: fewer where each may look at more nodes, replanNodes all together, but
-// minReplanBatch at least. defaultPlanWork is the budget of one cycle for requests,
-// in the units of backfill.Planner.CompleteSome, defaultRestoreSteps that for what was late or lost, in those of
-// backfill.Planner.SetBudget.
+// A plan is bounded by counted work, never by time, so that a decision depends on the State alone.
 const (
-	maxPlannedTasks     = 1 << 15
-	requestBatch        = 1 << 12
-	replanBatch         = 1 << 10
-	replanNodes         = 1 << 20
-	minReplanBatch      = 64
+	// maxPlannedTasks is how many waiting tasks may have a guarantee, all owners together: each plan reads them all.
+	maxPlannedTasks = 1 << 15
+	// requestBatch is how many waiting tasks of requests one cycle reads, if those of the first request are fewer.
+	requestBatch = 1 << 12
+	// replanBatch is how many late or lost tasks a cycle plans again: fewer where each may look at more nodes, replanNodes
+	// all together, but minReplanBatch at least.
+	replanBatch    = 1 << 10
+	replanNodes    = 1 << 20
+	minReplanBatch = 64
+	// defaultPlanWork is the budget of one cycle for requests, in the units of backfill.Planner.CompleteSome;
+	// defaultRestoreSteps that for what was late or lost, in those of backfill.Planner.SetBudget.
 	defaultPlanWork     = 1 << 20
 	defaultRestoreSteps = 100_000
+	// defaultCompressBatch is how many pieces of work one cycle of a compression visits.
+	defaultCompressBatch = 2048
 )
 
-// defaultCompressBatch is how many pieces of work one cycle of a compression visits.
-const defaultCompressBatch = 2048
+// planGuarantees repairs and compresses the plan, decides on requests and commits the result to the State. O(jobs +
+// nodes + reservations) where something has to be planned, plus the search for a place of each new task, O(nodes) at worst.
+func (p *planning) planGuarantees() {
+	q := p.survey
+	q.begin()
+	q.recordLate()
+	accepts := q.requests > 0 && p.c.s.Reservations().Left() > 0
+	if q.deferred = q.requests > 0; !accepts && !q.needsReplan && !q.compress {
+		return
+	}
+	q.planned, q.deferred = true, q.requests > 0 && !accepts
+	p.obsolete.dropMany()
+	b := p.readPlan()
+	// 1. Plan again what was lost or could not start in time.
+	b.repair()
+	b.occupyForRequests()
+	// 2. Compress the schedule, a batch a cycle.
+	if q.compress {
+		q.nextCursor, q.finished = b.planner.Compress(p.c.now, q.cursor, p.compressBatch)
+	}
+	// 3. Accept or refuse requests.
+	if accepts {
+		b.planRequests()
+	}
+	b.planner.Close()
+	// 4. Make the State's reservations those of the plan.
+	b.commit()
+}
 
 // guaranteeShares returns guarantee_share for each tenant: the configured one, or
 // the weighted fair share among the tenants that have work.
 func (p *planning) guaranteeShares() []float64 {
 	tenants := p.c.s.Tenants()
-	out := make([]float64, len(tenants))
-	if p.c.cfg.Guarantees.Share > 0 {
-		for i := range out {
-			out[i] = p.c.cfg.Guarantees.Share
-		}
-		return out
+	if share := p.c.cfg.Guarantees.Share; share > 0 {
+		return slices.Repeat([]float64{share}, len(tenants))
 	}
 	active := make([]bool, len(tenants))
-	for id, x := range tenants {
-		if x.Jobs == 0 {
-			continue
+	sums := make([]float64, len(tenants)+1) // of the weights of a tenant's active children, by tenant + 1; the first is the root's
+	for _, t := range tenants {
+		for above := t; t.Jobs > 0 && above != nil && !active[above.Spec.ID]; above = p.c.s.Tenant(above.Spec.Parent) {
+			active[above.Spec.ID] = true
 		}
-		t := scheduler.TenantID(id)
-		for n := 0; t != scheduler.NoTenant && !active[t] && n <= scheduler.MaxTenantDepth; n++ {
-			active[t] = true
-			t = tenants[t].Spec.Parent
-		}
-	}
-	sums := make([]float64, len(tenants)+1) // sum of the weights of each tenant's active children; the last is the root's
-	at := func(parent scheduler.TenantID) *float64 {
-		if parent == scheduler.NoTenant {
-			return &sums[len(tenants)]
-		}
-		return &sums[parent]
 	}
 	for i, t := range tenants {
 		if active[i] {
-			*at(t.Spec.Parent) += t.Spec.Weight
+			sums[t.Spec.Parent+1] += t.Spec.Weight
 		}
 	}
+	out := make([]float64, len(tenants))
 	for i, t := range tenants {
 		out[i] = 1
-		for n := 0; n <= scheduler.MaxTenantDepth; n++ {
-			if sum := *at(t.Spec.Parent); sum > 0 {
+		for ; t != nil; t = p.c.s.Tenant(t.Spec.Parent) {
+			if sum := sums[t.Spec.Parent+1]; sum > 0 {
 				out[i] *= min(1, t.Spec.Weight/sum)
 			}
-			if t.Spec.Parent == scheduler.NoTenant {
-				break
-			}
-			t = tenants[t.Spec.Parent]
 		}
 	}
 	return out
 }
 
-// errUnknownEnd refuses a request without a computable end.
-var errUnknownEnd = errors.New("completion time unknown")
-
-// errTooManyTasks refuses a request that would make the plan too large.
-var errTooManyTasks = errors.New("too many tasks for a guarantee")
-
 // taskDuration returns for how long a task of a stage is given capacity: its
 // bound, else its predicted run time, plus the margin; 0 if neither is known.
 func (p *planning) taskDuration(g *scheduler.Stage) time.Duration {
-	if b := g.Bound(); b > 0 {
-		return b + p.c.cfg.Guarantees.Margin
+	d := g.Bound()
+	if d <= 0 {
+		p.slack.Compute(g.Job)
+		d = p.slack.TaskRunTime(g.Index)
 	}
-	p.slack.Compute(g.Job)
-	if d := p.slack.TaskRunTime(g.Index); d > 0 {
-		return d + p.c.cfg.Guarantees.Margin
+	if d <= 0 {
+		return 0
 	}
-	return 0
+	return d + p.c.cfg.Guarantees.Margin
 }

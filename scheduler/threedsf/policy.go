@@ -57,7 +57,7 @@ func New(cfg Config) *Policy {
 	c.shares, c.nodeUsed = &p.shares, p.tenants.refreshHeadsAfter
 
 	p.jobs = jobCache{v: &c.view}
-	p.survey = guaranteeSurvey{c: c, jobs: &p.jobs, violated: map[scheduler.ProjectID]struct{}{}}
+	p.survey = guaranteeSurvey{c: c, jobs: &p.jobs}
 	p.obsolete = obsoleteReservations{c: c, jobs: &p.jobs}
 	p.planning = planning{c: c, jobs: &p.jobs, survey: &p.survey, obsolete: &p.obsolete, compressBatch: defaultCompressBatch, planWork: defaultPlanWork,
 		restoreSteps: defaultRestoreSteps}
@@ -118,6 +118,7 @@ func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, limit int) sched
 	}
 	p.begin(s, now, limit)
 	p.planning.planGuarantees()
+	p.cycle.planWake = p.cycle.wake
 	for n := 0; p.runPass() && n < maxPasses; n++ {
 	}
 	if p.survey.deferred && (len(p.cycle.actions) > 0 || len(p.cycle.states) > 0) {
@@ -147,9 +148,6 @@ const maxPasses = 64
 func (p *Policy) runPass() bool {
 	p.beginPass()
 	before := p.cycle.changeCount
-	if p.survey.wake > 0 {
-		p.cycle.wakeAt(p.survey.wake)
-	}
 	p.reserved.collectDue()
 	p.reserved.servePreempted()
 	p.reserved.serveDue()
@@ -167,9 +165,7 @@ func (p *Policy) runPass() bool {
 	}
 	p.waits.record()
 	p.obsolete.drop()
-	if at := p.guarantees.caps.retryAt; at < scheduler.Never { // read before the explainer asks too
-		p.cycle.wakeAt(at)
-	}
+	p.cycle.wakeAt(p.guarantees.caps.retryAt) // before the explainer asks too
 	return p.cycle.changeCount != before && p.cycle.actionsLeft > 0 &&
 		(p.cycle.nonPlacement || p.open.hasReservations() || len(p.nodes.nodes) > 0 || p.waits.waiting > 0 || p.suspended.anySuspended || p.deadlines.hasWaitingJob())
 }

@@ -1,6 +1,7 @@
 package threedsf
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -8,28 +9,32 @@ import (
 	"github.com/drover-run/drover/scheduler/backfill"
 )
 
-// guaranteeSurvey is what a decision needs to know about guarantees before it plans.
-// begin fills it in anew.
+// guaranteeSurvey is what a decision needs to know about guarantees before it plans (begin fills it in anew), and what
+// became of the plan.
 type guaranteeSurvey struct {
 	c    *cycle
 	jobs *jobCache
 
 	requests     int               // jobs that request a guarantee
-	wake         scheduler.Time    // when something about guarantees changes by time alone
 	needsReplan  bool              // a reservation cannot stay where it is
 	compress     bool              // the schedule is to be compressed, since something ended
 	hasGuarantee bool              // some job has a guarantee
 	upToDate     bool              // the last compression knew all work done
 	cursor       backfill.Position // where the compression resumes
 	inProgress   bool              // the compression began in an earlier cycle
-	nextCursor   backfill.Position // where the next cycle resumes
-	finished     bool              // the compression reached its end
+	late         []lateJob         // guaranteed jobs whose time has passed
 
-	violations []scheduler.PolicyState          // guarantees that no longer hold
-	violated   map[scheduler.ProjectID]struct{} // their owners
-	planned    bool                             // something was planned
-	deferred   bool                             // a part of that was left to the next cycle
-	replanLeft bool                             // of which some was to plan again what was lost
+	nextCursor backfill.Position // where the next cycle resumes the compression
+	finished   bool              // the compression reached its end
+	planned    bool              // something was planned
+	deferred   bool              // a part of that was left to the next cycle
+	replanLeft bool              // of which some was to plan again what was lost
+}
+
+// lateJob is a job that violates its guarantee: a task ran past its bound, or failed and is retried too late.
+type lateJob struct {
+	job   *scheduler.Job
+	cause backfill.Cause
 }
 
 // compressStateSlot is the slot of the policy state with the fingerprint that the
@@ -42,12 +47,8 @@ const (
 
 // begin finds out whether anything is to be planned, from the job cache.
 func (q *guaranteeSurvey) begin() {
-	q.requests, q.violations = 0, q.violations[:0]
-	clear(q.violated)
-	q.wake, q.needsReplan, q.compress, q.upToDate, q.hasGuarantee, q.finished = 0, false, false, false, false, false
-	q.planned, q.deferred, q.replanLeft = false, false, false
-	q.cursor, q.inProgress = backfill.Position{Submitted: math.MinInt64}, false
-	if n, ok := q.c.s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.CursorState, Slot: compressCursorSlot}); ok {
+	*q = guaranteeSurvey{c: q.c, jobs: q.jobs, late: q.late[:0], cursor: backfill.Position{Submitted: math.MinInt64}}
+	if n, ok := q.cursorState(compressCursorSlot); ok {
 		q.cursor, q.inProgress = backfill.Position{Submitted: n.At, ID: scheduler.ProjectID(n.Value)}, true
 	}
 	if !q.c.cfg.Guarantees.Enabled {
@@ -58,35 +59,33 @@ func (q *guaranteeSurvey) begin() {
 	if !q.hasGuarantee {
 		return
 	}
-	last, _ := q.c.s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.CursorState, Slot: compressStateSlot})
+	last, _ := q.cursorState(compressStateSlot)
 	if last.Value == q.jobs.fingerprint() && !q.inProgress {
 		q.upToDate = true
 		return
 	}
 	if due := last.At.Add(q.c.cfg.Guarantees.CompressEvery); q.c.now < due {
-		q.wakeAt(due)
+		q.c.wakeAt(due)
 	} else {
 		q.compress = true
 	}
 }
 
-// recordPlan notes that something was planned, whether a part of that was left to the next
-// cycle, and whether some of that part is to plan again what was lost.
-func (q *guaranteeSurvey) recordPlan(deferred, replanLeft bool) {
-	q.planned, q.deferred, q.replanLeft = true, deferred, replanLeft
+// cursorState returns the policy state of a slot, false if there is none.
+func (q *guaranteeSurvey) cursorState(slot int32) (scheduler.PolicyState, bool) {
+	return q.c.s.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.CursorState, Slot: slot})
 }
 
-// recordCompression notes how far the compression came.
-func (q *guaranteeSurvey) recordCompression(next backfill.Position, finished bool) {
-	q.nextCursor, q.finished = next, finished
+// putCursorState records the policy state of a slot.
+func (q *guaranteeSurvey) putCursorState(slot int32, value int64, at scheduler.Time) {
+	q.c.recordState(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.CursorState, Slot: slot}, Value: value, At: at})
 }
 
 // recordCompressState records what the last compression knew and what this cycle
 // changed itself since, so that only other changes start the next one. An unfinished
 // compression resumes after Guarantees.CompressEvery.
 func (q *guaranteeSurvey) recordCompressState() {
-	key := scheduler.PolicyStateKey{Kind: scheduler.CursorState, Slot: compressStateSlot}
-	n, ok := q.c.s.PolicyState(key)
+	n, ok := q.cursorState(compressStateSlot)
 	switch {
 	case q.compress:
 		value, current := n.Value, q.jobs.fingerprint()
@@ -97,53 +96,38 @@ func (q *guaranteeSurvey) recordCompressState() {
 			value = ^current
 		}
 		if !ok || n.Value != value || (n.At != q.c.now && (!q.finished || value != current)) {
-			q.c.recordState(scheduler.PolicyState{PolicyStateKey: key, Value: value, At: q.c.now})
+			q.putCursorState(compressStateSlot, value, q.c.now)
 		}
-		q.recordCompressCursor()
+		at, ok := q.cursorState(compressCursorSlot)
+		if next := q.nextCursor; !q.finished && (!ok || at.At != next.Submitted || at.Value != int64(next.ID)) {
+			q.putCursorState(compressCursorSlot, int64(next.ID), next.Submitted)
+		} else if q.finished && ok {
+			q.c.recordState(at.Tombstone())
+		}
 	case (q.planned && (!ok || !q.hasGuarantee)) || (q.upToDate && (len(q.c.states) > 0 || len(q.c.actions) > 0 || q.planned)):
 		if current := q.jobs.fingerprint(); !ok || n.Value != current {
-			q.c.recordState(scheduler.PolicyState{PolicyStateKey: key, Value: current, At: q.c.now})
+			q.putCursorState(compressStateSlot, current, q.c.now)
 		}
 	}
 }
 
-// recordCompressCursor records where the compression resumes, or forgets it.
-func (q *guaranteeSurvey) recordCompressCursor() {
-	key := scheduler.PolicyStateKey{Kind: scheduler.CursorState, Slot: compressCursorSlot}
-	at, ok := q.c.s.PolicyState(key)
-	switch {
-	case !q.finished && (!ok || at.At != q.nextCursor.Submitted || at.Value != int64(q.nextCursor.ID)):
-		q.c.recordState(scheduler.PolicyState{PolicyStateKey: key, Value: int64(q.nextCursor.ID), At: q.nextCursor.Submitted})
-	case q.finished && ok:
-		q.c.recordState(key.Tombstone())
+// recordLate records the violations by jobs that are late, those by tasks past their bound first.
+func (q *guaranteeSurvey) recordLate() {
+	slices.SortFunc(q.late, func(a, b lateJob) int { return cmp.Or(cmp.Compare(a.cause, b.cause), compareSubmission(a.job, b.job)) })
+	for _, x := range q.late {
+		q.recordViolation(x.job, x.cause)
 	}
 }
 
-func (q *guaranteeSurvey) wakeAt(at scheduler.Time) {
-	if q.wake == 0 || at < q.wake {
-		q.wake = at
-	}
-}
-
-// recordViolation records, once, why the guarantee of a job or its project no longer
-// holds.
+// recordViolation records, once, why the guarantee of a job or its project no longer holds.
 func (q *guaranteeSurvey) recordViolation(j *scheduler.Job, cause backfill.Cause) {
-	q.recordOwnerViolation(backfill.OwnerOf(j), cause)
-}
-
-// recordOwnerViolation is recordViolation by owner.
-func (q *guaranteeSurvey) recordOwnerViolation(id scheduler.ProjectID, cause backfill.Cause) {
-	if _, known := q.violated[id]; known {
-		return
+	if !q.c.s.Reservations().IsViolated(j) {
+		q.c.recordState(backfill.ViolatedState(backfill.OwnerOf(j), cause, q.c.now))
 	}
-	q.violated[id] = struct{}{}
-	q.violations = append(q.violations, backfill.ViolatedState(id, cause, q.c.now))
 }
 
-// readJobs copies the cache's results into the survey, and records violations by
-// tasks that ran past their bound, or failed and are retried too late.
+// readJobs copies the cache's results into the survey.
 func (q *guaranteeSurvey) readJobs() {
-	var over, failed []*scheduler.Job
 	for i := range q.jobs.jobs {
 		x := &q.jobs.jobs[i]
 		switch x.status {
@@ -151,28 +135,19 @@ func (q *guaranteeSurvey) readJobs() {
 			q.requests++
 		case statusGuaranteed:
 			q.hasGuarantee = true
-			if x.overrunAt <= q.c.now {
-				over = append(over, x.job)
-			} else if x.overrunAt < scheduler.Never {
-				q.wakeAt(x.overrunAt)
-			}
-			if x.retryDeadline <= q.c.now {
-				failed = append(failed, x.job)
-			} else if x.retryDeadline < scheduler.Never {
-				q.wakeAt(x.retryDeadline)
-			}
+			q.await(x.job, backfill.CauseOverrun, x.overrunAt)
+			q.await(x.job, backfill.CauseFailed, x.retryDeadline)
 		}
 		q.needsReplan = q.needsReplan || x.needsReplan
-		if x.startDeadline < scheduler.Never {
-			q.wakeAt(x.startDeadline)
-		}
+		q.c.wakeAt(x.startDeadline)
 	}
-	slices.SortFunc(over, compareSubmission)
-	for _, j := range over {
-		q.recordViolation(j, backfill.CauseOverrun)
+}
+
+// await lists a job as late from a time on, and requests a cycle for then.
+func (q *guaranteeSurvey) await(j *scheduler.Job, cause backfill.Cause, at scheduler.Time) {
+	if at > q.c.now {
+		q.c.wakeAt(at)
+		return
 	}
-	slices.SortFunc(failed, compareSubmission)
-	for _, j := range failed {
-		q.recordViolation(j, backfill.CauseFailed)
-	}
+	q.late = append(q.late, lateJob{j, cause})
 }

@@ -302,7 +302,7 @@ func TestExceedsCaps(t *testing.T) {
 				w.Place(scheduler.TaskID{Job: j.Spec.ID}, 0)
 			}
 			c := newTestCycle(w, Config{})
-			if got := (&plan{p: &planning{c: c}}).exceedsCaps(j); got != x.want {
+			if got := (&plan{planning: &planning{c: c}}).exceedsCaps(j); got != x.want {
 				t.Errorf("exceeds a cap: %v, want %v", got, x.want)
 			}
 		})
@@ -338,11 +338,11 @@ func TestAGuaranteeNeedsAComputableEnd(t *testing.T) {
 				}
 			}))
 			c := newTestCycle(w, Config{Guarantees: Guarantees{Margin: 2 * time.Second}})
-			b := &plan{p: &planning{c: c}}
+			b := &plan{planning: &planning{c: c}}
 			if got := b.hasUnknownEnd(&owner{jobs: []*scheduler.Job{j}}); got != x.want {
 				t.Errorf("its end is unknown: %v, want %v", got, x.want)
 			}
-			if got := b.p.taskDuration(j.Stages[0]); got != x.length {
+			if got := b.taskDuration(j.Stages[0]); got != x.length {
 				t.Errorf("a task is planned for %v, want %v", got, x.length)
 			}
 		})
@@ -352,7 +352,7 @@ func TestAGuaranteeNeedsAComputableEnd(t *testing.T) {
 // The limits of a plan, by the formulas of its documentation.
 func TestLargeRequestsArePlannedLaterAndLargeClustersReplanFewerTasks(t *testing.T) {
 	for tasks, want := range map[int]time.Duration{0: 0, 399: 0, 400: 50 * time.Millisecond, 799: 50 * time.Millisecond, 4000: 500 * time.Millisecond} {
-		if got := (&plan{}).leadOf(&owner{waiting: tasks}); got != want {
+		if got := leadOf(tasks); got != want {
 			t.Errorf("a request of %d tasks is planned %v later, want %v", tasks, got, want)
 		}
 	}

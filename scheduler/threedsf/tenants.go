@@ -73,11 +73,8 @@ func (o *tenantOrder) beginPass() {
 // wakeForOrder requests a cycle for when the queues are next in another order, if nodes are reserved: the order says
 // for whom.
 func (o *tenantOrder) wakeForOrder() {
-	if o.c.cfg.LASMQ == nil || len(o.nodes.nodes) == 0 {
-		return
-	}
-	if at := o.queues.index.NextOrder(); at < scheduler.Never {
-		o.c.wakeAt(at)
+	if o.c.cfg.LASMQ != nil && len(o.nodes.nodes) > 0 {
+		o.c.wakeAt(o.queues.index.NextOrder())
 	}
 }
 
@@ -87,9 +84,7 @@ func (o *tenantOrder) initHeads() {
 	o.open.beginShrinkOnly()
 	if o.c.cfg.LASMQ != nil {
 		o.queues.sync()
-		if at := o.queues.index.Demotion(); at < scheduler.Never {
-			o.c.wakeAt(at)
-		}
+		o.c.wakeAt(o.queues.index.Demotion())
 	}
 	for len(o.cursors) < len(o.c.s.Tenants()) {
 		o.cursors = append(o.cursors, tenantCursor{})
