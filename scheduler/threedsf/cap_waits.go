@@ -1,28 +1,11 @@
 package threedsf
 
-import (
-	"slices"
-
-	"github.com/drover-run/drover/scheduler"
-	"github.com/drover-run/drover/scheduler/deadline"
-)
+import "github.com/drover-run/drover/scheduler"
 
 // capWait is a due task for which capacity is being freed: nobody else may take what the caps of its tenants allow then.
 type capWait struct {
 	stage       *scheduler.Stage
 	reservation *scheduler.Reservation // that is due
-}
-
-// findCapVictims finds victims for a due task that the caps of its tenants stop; ok is false if none suffice. It then
-// finds none for that stage again in this pass. The victims are valid until others are searched.
-func (l *reservedLane) findCapVictims(r *scheduler.Reservation, g *scheduler.Stage) (victims []deadline.Victim, ok bool) {
-	if l.c.cfg.Preempt == deadline.None || slices.Contains(l.withoutVictims, g) {
-		return nil, false
-	}
-	if victims, ok = l.preemption.capVictimsForDue(g, r.Node); !ok {
-		l.withoutVictims = append(l.withoutVictims, g)
-	}
-	return victims, ok
 }
 
 // allows reports whether caps let one more task of a stage start, beside the due tasks that wait for them.

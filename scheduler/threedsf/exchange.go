@@ -67,10 +67,10 @@ func (e *exchanger) tryExchangeWith(g *scheduler.Stage, task int32, node schedul
 		return false
 	}
 	otherTask, to := other.task, scheduler.NoNode
-	if other.remote {
-		to = e.findRemoteAlternative(h, other.task, node)
-	} else {
+	if !other.remote {
 		otherTask, to = e.findLocalAlternative(h, other.task, node)
+	} else if e.open.nextOpenNode(h, 0) != scheduler.NoNode {
+		to = e.finder.remoteNodeFor(h, other.task, node)
 	}
 	if to == scheduler.NoNode {
 		return false
@@ -91,7 +91,7 @@ func (e *exchanger) tryExchangeWith(g *scheduler.Stage, task int32, node schedul
 	x.unlink(node, at)
 	x.addTask(h, otherTask, to, int(other.action), other.remote && !holdsMostInput(h, otherTask, to))
 	e.c.nodeUsed(to)
-	e.placeLocalTask(g, task, node)
+	e.placeTask(g, task, node, false)
 	return true
 }
 
@@ -106,19 +106,10 @@ func holdsMostInput(g *scheduler.Stage, task int32, node scheduler.NodeID) bool 
 	return k >= 0 && (local == nil || local[k] == most)
 }
 
-// findRemoteAlternative returns another node for a task away from its input, or
-// NoNode.
-func (e *exchanger) findRemoteAlternative(h *scheduler.Stage, task int32, except scheduler.NodeID) scheduler.NodeID {
-	if e.open.nextOpenNode(h, 0) == scheduler.NoNode {
-		return scheduler.NoNode
-	}
-	return e.finder.remoteNodeFor(h, task, except)
-}
-
 // findLocalAlternative returns a task of a stage, the placed one or a waiting one,
 // with a free node at its input other than one.
 func (e *exchanger) findLocalAlternative(h *scheduler.Stage, task int32, except scheduler.NodeID) (int32, scheduler.NodeID) {
-	if to := e.finder.idlestLocalNodeExcept(h, task, except); to != scheduler.NoNode {
+	if to := e.finder.idlestLocalNode(h, task, except); to != scheduler.NoNode {
 		return task, to
 	}
 	if e.placed.withoutAlternative[h] {
@@ -127,9 +118,9 @@ func (e *exchanger) findLocalAlternative(h *scheduler.Stage, task int32, except 
 	looked, near := 0, false
 	for i := h.NextPending(0); i >= 0 && looked < maxExchangeTasks; i = h.NextPending(i + 1) {
 		looked++
-		to := e.finder.idlestLocalNode(h, i)
+		to := e.finder.idlestLocalNode(h, i, scheduler.NoNode)
 		if to == except {
-			to, near = e.finder.idlestLocalNodeExcept(h, i, except), true
+			to, near = e.finder.idlestLocalNode(h, i, except), true
 		}
 		if to != scheduler.NoNode {
 			return i, to
@@ -139,16 +130,11 @@ func (e *exchanger) findLocalAlternative(h *scheduler.Stage, task int32, except 
 	return 0, scheduler.NoNode
 }
 
-// placeLocalTask places a task at its input, which restarts the wait clock of its
-// stage.
-func (e *exchanger) placeLocalTask(g *scheduler.Stage, task int32, node scheduler.NodeID) {
+// placeTask places a task, remote or at its input, which restarts the wait clock of its stage.
+func (e *exchanger) placeTask(g *scheduler.Stage, task int32, node scheduler.NodeID, remote bool) {
 	e.c.place(g, task, node)
-	e.placed.addTask(g, task, node, len(e.c.actions)-1, false)
-	e.waits.recordLocal(g)
-}
-
-// placeRemoteTask places a task away from its input.
-func (e *exchanger) placeRemoteTask(g *scheduler.Stage, task int32, node scheduler.NodeID) {
-	e.c.place(g, task, node)
-	e.placed.addTask(g, task, node, len(e.c.actions)-1, true)
+	e.placed.addTask(g, task, node, len(e.c.actions)-1, remote)
+	if !remote {
+		e.waits.recordLocal(g)
+	}
 }

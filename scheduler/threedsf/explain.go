@@ -87,49 +87,43 @@ func (e *explainer) reason(g *scheduler.Stage) scheduler.Waiting {
 		e.lastMisfit, e.lastReason, e.lastNodes = class, w.Reason, w.Nodes
 		return w
 	}
-	if wait, waits := e.waits.reason(g); waits {
-		w.Reason, w.Node, w.Until = scheduler.ReasonData, wait.node, wait.until
-		return w
-	}
-	if e.isBeingPlanned(g.Job) {
+	switch x := e.waits.of(g); {
+	case x.waits:
+		w.Reason, w.Node, w.Until = scheduler.ReasonData, x.wait.node, x.wait.until
+	case e.isBeingPlanned(g.Job):
 		w.Reason = scheduler.ReasonPlanning
-		return w
-	}
-	if e.c.actionsLeft <= 0 {
+	case e.c.actionsLeft <= 0:
 		w.Reason = scheduler.ReasonCycleFull
-		return w
-	}
-	if e.c.isStoppedByMiss(g.Job) {
+	case e.c.isStoppedByMiss(g.Job):
 		w.Reason = scheduler.ReasonNotAdmitted
-		return w
-	}
-	if e.tenants.firstMisfit != nil {
+	case e.tenants.firstMisfit != nil:
 		w.Reason, w.Behind = scheduler.ReasonHeadOfLine, e.tenants.firstMisfit.ID()
-		return w
-	}
-	if e.open.hasReservations() && e.open.nextOpenNode(g, 0) == scheduler.NoNode {
-		if k := e.nodes.reservingStage(g); k != nil {
-			w.Reason, w.Behind = scheduler.ReasonShare, k.ID()
-			return w
-		}
-		if r := e.open.guarantees.reservationBelowCap(g); r != nil {
-			w.Reason, w.Reservation, w.Until = scheduler.ReasonReservation, r.ID, r.End
-			return w
-		}
-		if r := e.blockingReservation(g); r != nil {
-			w.Reason, w.Reservation, w.Until = scheduler.ReasonReservation, r.ID, r.End
-			return w
-		}
-		// Only guarantees of its own job exclude it: its tasks are planned, or will
-		// be.
-		w.Reason, w.Until = scheduler.ReasonLater, e.nextPlannedStart(g)
-		return w
-	}
-	if e.tenants.queues.mayBeUnread(g.Job) {
+	case e.open.hasReservations() && e.open.nextOpenNode(g, 0) == scheduler.NoNode:
+		e.explainReserved(&w, g)
+	case e.tenants.queues.mayBeUnread(g.Job):
 		w.Reason = scheduler.ReasonNotExamined
-		return w
+	default:
+		panic("threedsf: stage " + g.ID().String() + " waits for no known reason")
 	}
-	panic("threedsf: stage " + g.ID().String() + " waits for no known reason")
+	return w
+}
+
+// explainReserved finds out for whom the nodes are reserved on which a task of a stage fits.
+func (e *explainer) explainReserved(w *scheduler.Waiting, g *scheduler.Stage) {
+	if k := e.nodes.reservingStage(g); k != nil {
+		w.Reason, w.Behind = scheduler.ReasonShare, k.ID()
+		return
+	}
+	r := e.open.guarantees.reservationBelowCap(g)
+	if r == nil {
+		r = e.blockingReservation(g)
+	}
+	if r != nil {
+		w.Reason, w.Reservation, w.Until = scheduler.ReasonReservation, r.ID, r.End
+		return
+	}
+	// Only guarantees of its own job exclude it: its tasks are planned, or will be.
+	w.Reason, w.Until = scheduler.ReasonLater, e.nextPlannedStart(g)
 }
 
 // capWait returns a due task for which what caps allow a stage is left, nil for none. If a task of the stage is due itself and
@@ -174,11 +168,8 @@ func (e *explainer) isBeingPlanned(j *scheduler.Job) bool {
 // releasingNode returns a node where capacity is being freed for the stage.
 func (e *explainer) releasingNode(g *scheduler.Stage) (scheduler.NodeID, bool) {
 	for _, r := range e.c.s.Reservations().Unguaranteed() {
-		if r.Kind != scheduler.ReservePreempt || r.Task >= 0 || r.End <= e.c.now || r.Job != g.Job.Spec.ID || r.Stage != g.Index {
-			continue
-		}
 		n := e.c.s.Node(r.Node)
-		if !n.Releasing.IsZero() && g.Spec.Demand.Fits(n.Free.Add(n.Releasing).Max(scheduler.Resources{})) {
+		if isForNewTask(r, g) && r.End > e.c.now && !n.Releasing.IsZero() && g.Spec.Demand.Fits(n.Free.Add(n.Releasing).Max(scheduler.Resources{})) {
 			return r.Node, true
 		}
 	}

@@ -34,15 +34,25 @@ type localSearch struct {
 // beyond them, the tasks on nodes with free capacity are scanned.
 const maxScannedTasks = 512
 
+// countSlots returns how many tasks of a stage fit on the nodes that next finds, at most limit.
+func (f *nodeFinder) countSlots(g *scheduler.Stage, limit int32, next func(*scheduler.Stage, scheduler.NodeID) scheduler.NodeID) (n int32) {
+	for id := next(g, 0); id != scheduler.NoNode && n < limit; id = next(g, id+1) {
+		n += locality.CountSlots(f.v.s.Node(id), g.Spec.Demand, g.Spec.Disk, limit-n)
+	}
+	return n
+}
+
 // freeSlots returns how many tasks of a stage fit on all nodes together, at most
 // limit. It bounds the request to the matcher, which would otherwise collect
 // thousands of waiting tasks for one free slot.
 func (f *nodeFinder) freeSlots(g *scheduler.Stage, limit int32) int32 {
-	n := int32(0)
-	for id := f.v.s.Cluster().NextNode(g, 0); id != scheduler.NoNode && n < limit; id = f.v.s.Cluster().NextNode(g, id+1) {
-		n += locality.CountSlots(f.v.s.Node(id), g.Spec.Demand, g.Spec.Disk, limit-n)
-	}
-	return n
+	return f.countSlots(g, limit, f.v.s.Cluster().NextNode)
+}
+
+// countMovable returns the number of tasks of a stage that fit on open nodes, at
+// most maxEvaluatedTasks.
+func (f *nodeFinder) countMovable(g *scheduler.Stage) int32 {
+	return f.countSlots(g, maxEvaluatedTasks, f.open.nextOpenNode)
 }
 
 // findLocalTask returns the next waiting task of a stage with a free node at its
@@ -52,7 +62,7 @@ func (f *nodeFinder) freeSlots(g *scheduler.Stage, limit int32) int32 {
 func (f *nodeFinder) findLocalTask(g *scheduler.Stage, near *localSearch) (int32, scheduler.NodeID) {
 	if most := maxScannedTasks - near.scanned; most > 0 {
 		for i := range locality.NearTasks(f.v.s, g, near.task, most) {
-			if node := f.idlestLocalNode(g, i); node != scheduler.NoNode {
+			if node := f.idlestLocalNode(g, i, scheduler.NoNode); node != scheduler.NoNode {
 				near.scanned += g.PendingIn(near.task, i)
 				near.task = i
 				return i, node
@@ -77,7 +87,7 @@ func (f *nodeFinder) findLocalTask(g *scheduler.Stage, near *localSearch) (int32
 			if !g.IsPending(i) {
 				continue
 			}
-			if node := f.idlestLocalNode(g, i); node != scheduler.NoNode {
+			if node := f.idlestLocalNode(g, i, scheduler.NoNode); node != scheduler.NoNode {
 				return i, node
 			}
 		}
@@ -86,14 +96,9 @@ func (f *nodeFinder) findLocalTask(g *scheduler.Stage, near *localSearch) (int32
 	return 0, scheduler.NoNode
 }
 
-// idlestLocalNode returns the idlest open node with free capacity among those that
+// idlestLocalNode returns the idlest open node with free capacity, other than one, among those that
 // store most of a task's input, or NoNode.
-func (f *nodeFinder) idlestLocalNode(g *scheduler.Stage, task int32) scheduler.NodeID {
-	return f.idlestLocalNodeExcept(g, task, scheduler.NoNode)
-}
-
-// idlestLocalNodeExcept is idlestLocalNode without one node.
-func (f *nodeFinder) idlestLocalNodeExcept(g *scheduler.Stage, task int32, except scheduler.NodeID) scheduler.NodeID {
+func (f *nodeFinder) idlestLocalNode(g *scheduler.Stage, task int32, except scheduler.NodeID) scheduler.NodeID {
 	f.nearNodes = locality.LocalNodes(f.v.s, g, task, f.nearNodes[:0])
 	best, mostIdle := scheduler.NoNode, 0.0
 	for _, id := range f.nearNodes {
@@ -111,16 +116,6 @@ func (f *nodeFinder) idlestLocalNodeExcept(g *scheduler.Stage, task int32, excep
 // maxEvaluatedTasks bounds the tasks of a stage that are evaluated; the rest follow
 // their result.
 const maxEvaluatedTasks = 8
-
-// countMovable returns the number of tasks of a stage that fit on open nodes, at
-// most maxEvaluatedTasks.
-func (f *nodeFinder) countMovable(g *scheduler.Stage) int32 {
-	n := int32(0)
-	for id := f.open.nextOpenNode(g, 0); id != scheduler.NoNode && n < maxEvaluatedTasks; id = f.open.nextOpenNode(g, id+1) {
-		n += locality.CountSlots(f.v.s.Node(id), g.Spec.Demand, g.Spec.Disk, maxEvaluatedTasks-n)
-	}
-	return n
-}
 
 // maxIdlestCompared is how many nodes are compared for a task that goes to another
 // rack.

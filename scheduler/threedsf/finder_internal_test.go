@@ -155,7 +155,7 @@ func TestNodesAreFoundByTheRules(t *testing.T) {
 			for task := range g.Spec.Tasks {
 				but := scheduler.NodeID(w.r.IntN(len(w.State.Nodes())+1) - 1)
 				near := w.idlest(g, localNodes(g, task), but)
-				if got := f.idlestLocalNodeExcept(g, task, but); got != near {
+				if got := f.idlestLocalNode(g, task, but); got != near {
 					t.Fatalf("seed %d, round %d: the idlest node with the input of %s but %d is %d, want %d", seed, round, g.Task(task), but, got, near)
 				}
 				want := w.idlest(g, w.inRacksOf(g, task), but)
@@ -337,7 +337,7 @@ func TestTiesOfNodes(t *testing.T) {
 	p := New(Config{Name: "3dsf", Level: drf.Largest, Resources: 3, Locality: true, Preempt: deadline.None})
 	p.begin(w.State, w.Now, 10)
 	p.beginPass()
-	if got := p.finder.idlestLocalNode(g, 0); got != 3 {
+	if got := p.finder.idlestLocalNode(g, 0, scheduler.NoNode); got != 3 {
 		t.Errorf("node %d with the input, want 3", got)
 	}
 	if got := p.finder.remoteNodeFor(g, 0, 0); got != 1 {

@@ -1,6 +1,8 @@
 package threedsf
 
 import (
+	"slices"
+
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/deadline"
 )
@@ -103,6 +105,9 @@ func (l *reservedLane) placeOrPreempt(r *scheduler.Reservation, g *scheduler.Sta
 		}
 		return false
 	}
+	if l.c.cfg.Preempt == deadline.None {
+		return false
+	}
 	var victims []deadline.Victim
 	ok := true
 	if !allowed {
@@ -110,10 +115,12 @@ func (l *reservedLane) placeOrPreempt(r *scheduler.Reservation, g *scheduler.Sta
 			return false // what the node lacks would be freed in vain
 		}
 	}
-	switch {
+	_, due := l.dueOn(g, r.Node)
+	switch reserved := l.reservations.countOn(g, r.Node) >= due; {
+	case fits && !reserved && l.c.actionsLeft > 0: // its node, while it waits for a cap
+		l.reservations.reserve(g, -1, r.Node, g.Spec.Demand, g.Spec.Disk, r.End)
 	case fits:
-		l.reserveNode(r, g)
-	case !l.preemptReservedNode(r, g): // before the victims for the caps: what gives way on the node mostly counts below these too
+	case !reserved && !l.preemptOnNode(r, g): // before the victims for the caps: what gives way on the node mostly counts below these too
 		return false
 	case !allowed:
 		victims, ok = l.findCapVictims(r, g)
@@ -122,54 +129,43 @@ func (l *reservedLane) placeOrPreempt(r *scheduler.Reservation, g *scheduler.Sta
 	return ok
 }
 
-// reserveNode reserves the free capacity of its node for a due task that waits for a cap.
-func (l *reservedLane) reserveNode(r *scheduler.Reservation, g *scheduler.Stage) {
-	if l.c.actionsLeft > 0 && l.reservations.countOn(g, r.Node) < l.countDueTasks(g, r.Node) {
-		l.reservations.reserve(g, -1, r.Node, g.Spec.Demand, g.Spec.Disk, r.End)
+// findCapVictims finds victims for a due task that the caps of its tenants stop; ok is false if none suffice. It then
+// finds none for that stage again in this pass. The victims are valid until others are searched.
+func (l *reservedLane) findCapVictims(r *scheduler.Reservation, g *scheduler.Stage) (victims []deadline.Victim, ok bool) {
+	if slices.Contains(l.withoutVictims, g) {
+		return nil, false
 	}
+	if victims, ok = l.preemption.capVictimsForDue(g, r.Node); !ok {
+		l.withoutVictims = append(l.withoutVictims, g)
+	}
+	return victims, ok
 }
 
-// preemptReservedNode preempts for a due task on its node. Capacity reserved there
-// for suspended tasks does not stop it. It reports whether the capacity is being freed.
-func (l *reservedLane) preemptReservedNode(r *scheduler.Reservation, g *scheduler.Stage) bool {
-	if l.c.cfg.Preempt == deadline.None {
-		return false
-	}
-	if l.reservations.countOn(g, r.Node) >= l.countDueTasks(g, r.Node) {
-		return true
-	}
-	l.open.ignoreResumeReservations = true
-	defer func() { l.open.ignoreResumeReservations = false }()
-	plan, ok := l.preemption.victimsForDue(g, r.Node)
+// preemptOnNode preempts for a due task on its node. It reports whether the capacity is being freed.
+func (l *reservedLane) preemptOnNode(r *scheduler.Reservation, g *scheduler.Stage) bool {
+	plan, ok := l.victimsOnNode(r, g)
 	return ok && l.preemption.apply(g, plan, r.End)
 }
 
-// dueTask returns the first waiting task of a stage with a due reservation on a
-// node, or -1.
-func (l *reservedLane) dueTask(g *scheduler.Stage, node scheduler.NodeID) int32 {
-	for _, r := range l.c.s.Reservations().On(node) {
-		if l.isDueFor(r, g) {
-			return r.Task
-		}
-	}
-	return -1
+// victimsOnNode finds victims for a due task on its node. Capacity reserved there for suspended tasks does not stop it.
+func (l *reservedLane) victimsOnNode(r *scheduler.Reservation, g *scheduler.Stage) (deadline.PreemptionPlan, bool) {
+	l.open.ignoreResumeReservations = true
+	defer func() { l.open.ignoreResumeReservations = false }()
+	return l.preemption.victimsForDue(g, r.Node)
 }
 
-// countDueTasks returns the number of due reservations on a node for waiting tasks
-// of a stage.
-func (l *reservedLane) countDueTasks(g *scheduler.Stage, node scheduler.NodeID) (n int) {
+// dueOn returns the first waiting task of a stage with a guarantee in force on a node that stays to its end, -1 for none,
+// and how many there are.
+func (l *reservedLane) dueOn(g *scheduler.Stage, node scheduler.NodeID) (first, n int32) {
+	first = -1
 	for _, r := range l.c.s.Reservations().On(node) {
-		if l.isDueFor(r, g) {
-			n++
+		if isPlanned(r) && r.StageID() == g.ID() && r.Start <= l.c.now && r.End > l.c.now && l.c.canStayOn(r) && g.IsPending(r.Task) {
+			if n++; n == 1 {
+				first = r.Task
+			}
 		}
 	}
-	return n
-}
-
-// isDueFor reports whether a reservation is a guarantee for a waiting task of a stage, in force
-// now, on a node that stays to its end.
-func (l *reservedLane) isDueFor(r *scheduler.Reservation, g *scheduler.Stage) bool {
-	return isPlanned(r) && r.StageID() == g.ID() && r.Start <= l.c.now && r.End > l.c.now && l.c.canStayOn(r) && g.IsPending(r.Task)
+	return first, n
 }
 
 // servePreempted places the due tasks whose preemption reservation has its capacity, and drops
@@ -231,7 +227,7 @@ func (l *reservedLane) placeOrKeepReservation(r *scheduler.Reservation) bool {
 	}
 	task := int32(-1)
 	if l.open.guaranteeCount > 0 {
-		task = l.dueTask(g, r.Node)
+		task, _ = l.dueOn(g, r.Node)
 	}
 	due := task >= 0
 	if !g.Ready() || (!due && (!l.c.inLane(g.Job) || l.c.s.Cluster().Avoids(g, r.Node))) || g.Startable() == 0 {
@@ -255,8 +251,8 @@ func (l *reservedLane) awaitsStart(r *scheduler.Reservation, g *scheduler.Stage)
 	if l.c.cfg.Preempt == deadline.None {
 		return false
 	}
-	l.open.ignoreResumeReservations, l.open.ignored = true, r
-	defer func() { l.open.ignoreResumeReservations, l.open.ignored = false, nil }()
-	plan, ok := l.preemption.victimsForDue(g, r.Node)
+	l.open.ignored = r
+	defer func() { l.open.ignored = nil }()
+	plan, ok := l.victimsOnNode(r, g)
 	return ok && plan.AwaitsStart && len(plan.Victims) == 0
 }

@@ -280,12 +280,6 @@ func (w *jobCache) fingerprint() int64 {
 // dropped before the plan is read: each of them costs it more than the others do.
 const manyObsolete = 256
 
-// hasOverReserved reports whether a job may have more reserved than waits.
-func (w *jobCache) hasOverReserved() bool {
-	w.sync()
-	return slices.ContainsFunc(w.jobs, func(x cachedJob) bool { return x.overReserved })
-}
-
 type hash64 uint64
 
 func (f *hash64) add(v uint64) {

@@ -13,11 +13,6 @@ type obsoleteReservations struct {
 	ids  []scheduler.ReservationID // scratch
 }
 
-// drop drops planned reservations that nothing waits for any more: their task runs or is
-// done, or their job left its lane. A task that started before its reservation so releases
-// it for others.
-func (o *obsoleteReservations) drop() { o.dropUpTo(o.c.actionsLeft) }
-
 // dropMany is drop if there are many. It leaves two thirds of the cycle's
 // actions to others.
 func (o *obsoleteReservations) dropMany() {
@@ -28,14 +23,18 @@ func (o *obsoleteReservations) dropMany() {
 		}
 	}
 	if n >= manyObsolete {
-		o.dropUpTo(o.c.actionsLeft / 3)
+		o.drop(o.c.actionsLeft / 3)
 	}
 }
 
-func (o *obsoleteReservations) dropUpTo(limit int) {
-	if limit <= 0 || len(o.c.s.Reservations().All()) == 0 || !o.jobs.hasOverReserved() {
+// drop drops planned reservations that nothing waits for any more, limit at most: their task runs or is
+// done, or their job left its lane. A task that started before its reservation so releases
+// it for others.
+func (o *obsoleteReservations) drop(limit int) {
+	if limit <= 0 || len(o.c.s.Reservations().All()) == 0 {
 		return
 	}
+	o.jobs.sync()
 	o.ids = o.ids[:0]
 	for i := range o.jobs.jobs {
 		if !o.jobs.jobs[i].overReserved {
@@ -53,20 +52,9 @@ func (o *obsoleteReservations) dropUpTo(limit int) {
 	}
 }
 
-// isObsolete reports whether nothing waits for a planned reservation any more.
+// isObsolete reports whether nothing waits for a planned reservation any more. A suspended attempt resumes in it.
 func (o *obsoleteReservations) isObsolete(r *scheduler.Reservation) bool {
 	g := o.c.s.Stage(r.StageID())
-	return g == nil || (!g.IsPending(r.Task) && !o.isSuspended(g, r.Task)) || g.Job.Phase != scheduler.JobActive ||
+	return g == nil || (!g.IsPending(r.Task) && suspendedAttempt(o.c.s, g, r.Task, scheduler.NoNode) == nil) || g.Job.Phase != scheduler.JobActive ||
 		(g.Job.Spec.Project == 0 && g.Job.IsInfeasible()) || o.c.wasRefused(g.Job)
-}
-
-// isSuspended reports whether an attempt at a task is suspended: it resumes in the
-// task's reservation.
-func (o *obsoleteReservations) isSuspended(g *scheduler.Stage, task int32) bool {
-	for a := range o.c.s.Attempts().Of(g, task) {
-		if a.Phase == scheduler.AttemptSuspended {
-			return true
-		}
-	}
-	return false
 }

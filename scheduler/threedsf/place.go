@@ -32,13 +32,13 @@ func (p *placer) placeLocal(g *scheduler.Stage, near *localSearch, turns func() 
 		n = min(n, max(1, p.finder.freeSlots(g, n)))
 	}
 	if n == 1 {
-		p.exchanger.placeLocalTask(g, task, node)
+		p.exchanger.placeTask(g, task, node, false)
 		return true
 	}
 	before := p.c.actionsLeft
 	for _, a := range p.matcher.Match(p.c.s, g, n) {
 		if p.open.canPlaceOn(g, a.Node) { // matched tasks may compete for capacity that is reserved for others
-			p.exchanger.placeLocalTask(g, a.Task, a.Node)
+			p.exchanger.placeTask(g, a.Task, a.Node, false)
 		}
 	}
 	near.exhausted = int32(before-p.c.actionsLeft) < n
@@ -67,7 +67,7 @@ func (p *placer) waitOrMove(g *scheduler.Stage, near *localSearch, lane bool) bo
 		if node == scheduler.NoNode {
 			panic("threedsf: stage " + g.ID().String() + " fits somewhere, but no node was found")
 		}
-		p.exchanger.placeRemoteTask(g, i, node)
+		p.exchanger.placeTask(g, i, node, true)
 		return true
 	}
 	if p.waits.setWhole(g) {
@@ -83,7 +83,7 @@ func (p *placer) placeAnywhere(g *scheduler.Stage) {
 	task := g.NextPending(0)
 	node := scheduler.NoNode
 	if p.c.cfg.Locality && g.Spec.Inputs != nil {
-		node = p.finder.idlestLocalNode(g, task)
+		node = p.finder.idlestLocalNode(g, task, scheduler.NoNode)
 	}
 	if node == scheduler.NoNode {
 		node, _ = p.open.bestOpenNode(g)

@@ -164,7 +164,7 @@ func (p *Policy) runPass() bool {
 		p.tenants.wakeForOrder()
 	}
 	p.waits.record()
-	p.obsolete.drop()
+	p.obsolete.drop(p.cycle.actionsLeft)
 	p.cycle.wakeAt(p.guarantees.caps.retryAt) // before the explainer asks too
 	return p.cycle.changeCount != before && p.cycle.actionsLeft > 0 &&
 		(p.cycle.nonPlacement || p.open.hasReservations() || len(p.nodes.nodes) > 0 || p.waits.waiting > 0 || p.suspended.anySuspended || p.deadlines.hasWaitingJob())

@@ -47,6 +47,16 @@ func (x *preemptReservations) drop(r *scheduler.Reservation) {
 	x.c.apply(scheduler.Unreserve(r.ID))
 }
 
+// suspendedAttempt returns the suspended attempt at a task of a stage on a node, NoNode for any; nil for none.
+func suspendedAttempt(s *scheduler.State, g *scheduler.Stage, task int32, node scheduler.NodeID) *scheduler.Attempt {
+	for a := range s.Attempts().Of(g, task) {
+		if a.Phase == scheduler.AttemptSuspended && (node == scheduler.NoNode || a.Node == node) {
+			return a
+		}
+	}
+	return nil
+}
+
 // suspendedAttemptOf returns the suspended attempt that a reservation is for, or nil
 // if there is none any more.
 func (x *preemptReservations) suspendedAttemptOf(r *scheduler.Reservation) *scheduler.Attempt {
@@ -54,12 +64,7 @@ func (x *preemptReservations) suspendedAttemptOf(r *scheduler.Reservation) *sche
 	if g == nil || r.Task < 0 || r.Kind != scheduler.ReservePreempt {
 		return nil
 	}
-	for a := range x.c.s.Attempts().Of(g, r.Task) {
-		if a.Phase == scheduler.AttemptSuspended && a.Node == r.Node {
-			return a
-		}
-	}
-	return nil
+	return suspendedAttempt(x.c.s, g, r.Task, r.Node)
 }
 
 // hasOlder reports whether the node of a has a reservation for a task that was suspended
@@ -84,18 +89,32 @@ func pickTaskFor(g *scheduler.Stage, node scheduler.NodeID) int32 {
 	return g.NextPending(0)
 }
 
+// isForNewTask reports whether a reservation is of capacity that preemption frees for any new task of a stage.
+func isForNewTask(r *scheduler.Reservation, g *scheduler.Stage) bool {
+	return r.Kind == scheduler.ReservePreempt && r.Task < 0 && r.Job == g.Job.Spec.ID && r.Stage == g.Index
+}
+
+// countIn returns how many of some reservations are preemption reservations for new tasks of a stage.
+func countIn(list []*scheduler.Reservation, g *scheduler.Stage) (n int32) {
+	for _, r := range list {
+		if isForNewTask(r, g) {
+			n++
+		}
+	}
+	return n
+}
+
 // count returns the number of preemption reservations for new tasks of a stage.
 func (x *preemptReservations) count(g *scheduler.Stage) int32 {
 	if x.total == 0 || g.Job.Unguaranteed() == 0 {
 		return 0
 	}
-	n := int32(0)
-	for _, r := range g.Job.Reservations() {
-		if r.Kind == scheduler.ReservePreempt && r.Task < 0 && r.Stage == g.Index {
-			n++
-		}
-	}
-	return n
+	return countIn(g.Job.Reservations(), g)
+}
+
+// countOn is count for one node.
+func (x *preemptReservations) countOn(g *scheduler.Stage, node scheduler.NodeID) int32 {
+	return countIn(x.c.s.Reservations().On(node), g)
 }
 
 // isFor reports whether capacity is reserved for a suspended attempt.
@@ -103,15 +122,4 @@ func (x *preemptReservations) isFor(a *scheduler.Attempt) bool {
 	return slices.ContainsFunc(x.c.s.Reservations().On(a.Node), func(r *scheduler.Reservation) bool {
 		return r.Kind == scheduler.ReservePreempt && r.Job == a.ID.Job && r.Stage == a.ID.Stage && r.Task == a.ID.Index
 	})
-}
-
-// countOn returns the number of preemption reservations on a node
-// for new tasks of a stage.
-func (x *preemptReservations) countOn(g *scheduler.Stage, node scheduler.NodeID) (n int) {
-	for _, r := range x.c.s.Reservations().On(node) {
-		if r.Kind == scheduler.ReservePreempt && r.Task < 0 && r.Job == g.Job.Spec.ID && r.Stage == g.Index {
-			n++
-		}
-	}
-	return n
 }

@@ -27,8 +27,8 @@ func (o *tenantOrder) serveDelayed() bool {
 		o.queues.sync()
 	}
 	clear(o.restarted)
-	for _, l := range o.waits.delayed { // each tenant once: it may have thousands of delayed stages
-		if t := l.stage.Job.Spec.Tenant; !o.restarted[t] {
+	for _, g := range o.waits.delayed { // each tenant once: it may have thousands of delayed stages
+		if t := g.Job.Spec.Tenant; !o.restarted[t] {
 			o.restarted[t] = true
 			o.restartTenant(t)
 		}

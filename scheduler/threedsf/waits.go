@@ -16,7 +16,7 @@ type inputWaits struct {
 	stages         []stageWait        // by Stage.Slot
 	pass           uint32             // of the stages that are valid
 	waiting        int                // stages that wait
-	delayed        []delayedStage     // stages delayed until all others were served
+	delayed        []*scheduler.Stage // stages delayed until all others were served
 	servingDelayed bool               // the delayed stages are being served
 	localStages    []*scheduler.Stage // stages that had a task placed at its input
 	nothing        stageWait          // known of a stage
@@ -26,7 +26,7 @@ type inputWaits struct {
 type stageWait struct {
 	pass             uint32   // in which the rest is valid
 	waits            bool     // as wait says
-	wait             dataWait // valid if it waits
+	wait             dataWait // valid if it waits, or was delayed
 	withoutLocalNode bool     // delayed: it has no free node at its input
 	placedLocally    bool     // it is in localStages
 }
@@ -70,17 +70,11 @@ func (x *inputWaits) set(g *scheduler.Stage, wait dataWait) {
 	w.waits, w.wait = true, wait
 }
 
-// reason returns why a stage waits, if it does.
-func (x *inputWaits) reason(g *scheduler.Stage) (dataWait, bool) {
-	w := x.of(g)
-	return w.wait, w.waits
-}
-
 // beginDelayed lets the delayed stages be served: they no longer wait.
 func (x *inputWaits) beginDelayed() {
 	x.servingDelayed = true
-	for _, l := range x.delayed {
-		if w := x.edit(l.stage); w.waits {
+	for _, g := range x.delayed {
+		if w := x.edit(g); w.waits {
 			w.waits = false
 			x.waiting--
 		}
@@ -119,13 +113,6 @@ type dataWait struct {
 	allWaiting bool // every task evaluated in this pass waits
 }
 
-// delayedStage is a stage without a free node at its input, delayed until all others
-// were served.
-type delayedStage struct {
-	stage *scheduler.Stage
-	wait  dataWait
-}
-
 // delayStage delays a stage until all others of the pass were served. It returns
 // false if the stage has waited for MaxLocalityYield or its input has no schedulable
 // node.
@@ -142,9 +129,8 @@ func (x *inputWaits) delayStage(g *scheduler.Stage) bool {
 	if _, waits := g.WaitingSince(); waits { // once it is not delayed, it is before stages that reserve nodes now
 		x.c.wakeAt(until)
 	}
-	w := dataWait{node: node, since: since, until: until, allWaiting: true}
-	x.delayed = append(x.delayed, delayedStage{g, w})
-	x.set(g, w)
+	x.delayed = append(x.delayed, g)
+	x.set(g, dataWait{node: node, since: since, until: until, allWaiting: true})
 	x.edit(g).withoutLocalNode = true // stays true while capacity only shrinks
 	return true
 }
@@ -216,20 +202,19 @@ func waitStateKey(g *scheduler.Stage) scheduler.PolicyStateKey {
 // removes those of stages that had one and no longer wait. A delayed stage for which no
 // action was left may have had tasks placed: it waits for a node of its next one.
 func (x *inputWaits) record() {
-	for _, l := range x.delayed {
+	for _, g := range x.delayed {
 		if x.c.actionsLeft > 0 {
 			break // all delayed stages were served
 		}
-		known := x.of(l.stage)
+		known := x.edit(g)
 		if !known.waits {
-			if node, ok := x.firstInputNode(l.stage); ok {
-				w := l.wait
-				w.node = node
-				x.set(l.stage, w)
+			if node, ok := x.firstInputNode(g); ok {
+				known.wait.node = node
+				x.set(g, known.wait)
 			}
 		}
 		if !known.placedLocally {
-			x.startWaitClock(l.stage, l.wait.since)
+			x.startWaitClock(g, known.wait.since)
 		}
 	}
 	for _, g := range x.localStages {
