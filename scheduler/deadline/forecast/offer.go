@@ -26,7 +26,10 @@ func (f *Forecaster) EarliestDeadline(s *scheduler.State, q Query, now scheduler
 	if x.err != nil || far.EndQuantile(p) == scheduler.Never {
 		return scheduler.Never, x.err
 	}
-	low, high := refused, x.latest(roundUp(max(far.EndQuantile(p), refused+1).Add(offerMargin), step))
+	low, high := refused, roundUp(max(far.EndQuantile(p), refused+1).Add(offerMargin), step)
+	for n := 0; n < offerSteps && !x.holds(high); n++ {
+		high = x.later(high)
+	}
 	if soon := roundUp(now.Add(far.lengthQuantile(p)+offerMargin), step); soon > low && soon < high { // it starts at once
 		if x.holds(soon) {
 			high = soon
@@ -84,17 +87,6 @@ func (x *offerSearch) quote(deadline scheduler.Time, samples int) *Quote {
 func (x *offerSearch) holds(deadline scheduler.Time) bool {
 	sooner := deadline.Add(-offerMargin)
 	return x.quote(sooner, x.few).ProbabilityBy(sooner) >= x.p
-}
-
-// latest returns a deadline from the given one on that holds, or one that is later by steps.
-func (x *offerSearch) latest(deadline scheduler.Time) scheduler.Time {
-	for range offerSteps {
-		if x.holds(deadline) {
-			break
-		}
-		deadline = x.later(deadline)
-	}
-	return deadline
 }
 
 // later returns a deadline that leaves half as much time again.

@@ -176,12 +176,9 @@ func (w *jobState) givesWayOn(n *nodeState) bool {
 	return w.lane > laneDeadline && w.spec.Project == 0 && n.canSuspend
 }
 
-// victimRank is the lane of a victim, higher first. One of an infeasible job counts as of low priority.
-func (x *taskState) victimRank() uint8 { return min(x.job.lane, laneLow) }
-
-// isTakenBefore reports whether a victim is taken before another one: of low priority, and then the newest.
-func (x *taskState) isTakenBefore(y *taskState) bool {
-	return cmp.Or(cmp.Compare(x.victimRank(), y.victimRank()), cmp.Compare(x.seq, y.seq)) > 0
+// compareAsVictim orders victims: those of low priority first, as which one of an infeasible job counts, and then the newest.
+func (x *taskState) compareAsVictim(y *taskState) int {
+	return cmp.Or(cmp.Compare(min(y.job.lane, laneLow), min(x.job.lane, laneLow)), cmp.Compare(y.seq, x.seq))
 }
 
 // suspendForCaps suspends regular tasks, on whatever nodes, until so much more of a job is within the caps above it, or none
@@ -199,7 +196,7 @@ func (p *Forecaster) suspendForCaps(w *jobState, more scheduler.Resources) {
 			}
 			var victim *taskState
 			for _, x := range p.queue {
-				if p.isVictim(x) && tree.IsBelow(x.job.spec.Tenant, t) && x.demand[r] > 0 && p.nodes[x.node].occupiedMask[r] == 0 && (victim == nil || x.isTakenBefore(victim)) {
+				if p.isVictim(x) && tree.IsBelow(x.job.spec.Tenant, t) && x.demand[r] > 0 && p.nodes[x.node].occupiedMask[r] == 0 && (victim == nil || x.compareAsVictim(victim) < 0) {
 					victim = x
 				}
 			}
@@ -231,21 +228,17 @@ func occupiedWhenSuspended(d scheduler.Resources, n *nodeState) scheduler.Resour
 }
 
 // chooseVictims returns the tasks to suspend, in order, to free capacity for a demand on a node with
-// so much that is free for it; nil if all of them are not enough.
+// so much that is free for it; nil if all of them are not enough. It sorts them.
 func chooseVictims(of []*taskState, n *nodeState, free, d scheduler.Resources) []*taskState {
-	out := of[:0:0]
-	for len(out) < len(of) && !d.Fits(free) {
-		best := -1
-		for i, x := range of {
-			if !slices.Contains(out, x) && (best < 0 || x.isTakenBefore(of[best])) {
-				best = i
-			}
+	slices.SortFunc(of, (*taskState).compareAsVictim)
+	for i, x := range of {
+		if d.Fits(free) {
+			return of[:i]
 		}
-		out = append(out, of[best])
-		free = free.Add(of[best].demand.Sub(occupiedWhenSuspended(of[best].demand, n)))
+		free = free.Add(x.demand.Sub(occupiedWhenSuspended(x.demand, n)))
 	}
 	if !d.Fits(free) {
 		return nil
 	}
-	return out
+	return of
 }

@@ -118,12 +118,9 @@ func (p *Forecaster) Quote(s *scheduler.State, q Query, now scheduler.Time) (*Qu
 			out.stages[k] = append(out.stages[k], mine.stages[k].started)
 		}
 	}
-	for k := range out.stages {
-		slices.Sort(out.stages[k])
+	for _, list := range append(out.stages, out.ends, out.starts, out.lengths) {
+		slices.Sort(list)
 	}
-	slices.Sort(out.ends)
-	slices.Sort(out.starts)
-	slices.Sort(out.lengths)
 	return out, nil
 }
 

@@ -42,8 +42,9 @@ func (p *Forecaster) copyReservations() {
 			continue
 		}
 		p.schedule(&taskState{starts: x}, r.Start.Sub(p.now))
-		p.nodes[r.Node].reserved = append(p.nodes[r.Node].reserved, reservedTime{r.Start, r.End, r.Demand})
-		p.reserveCaps(w, reservedTime{r.Start, r.End, r.Demand})
+		n, t := &p.nodes[r.Node], reservedTime{r.Start, r.End, r.Demand}
+		n.reserved = append(n.reserved, t)
+		p.reserveCaps(w, t)
 	}
 	for i := range p.nodes {
 		slices.SortStableFunc(p.nodes[i].reserved, func(a, b reservedTime) int { return cmp.Compare(a.start, b.start) })
@@ -88,12 +89,7 @@ func (p *Forecaster) startReserved(x *taskState) {
 		p.capped[t] = notBegun(p.capped[t], p.now)
 	}
 	p.suspendForCaps(x.job, x.demand)
-	g := &x.job.stages[x.stage]
-	n.free = n.free.Sub(x.demand)
-	p.charge(x.job, x.demand)
-	g.live++
-	g.started, x.job.started = min(g.started, p.now), min(x.job.started, p.now)
-	p.schedule(x, min(x.remaining, scaleDuration(g.runTime, g.taskError(p.random.Float64()))))
+	p.start(x, x.remaining)
 }
 
 // freeFor returns what is free on a node for a task of a stage that starts now: not what is reserved before the task is

@@ -14,21 +14,20 @@ import (
 
 // Forecaster is the workspace of quotes. It is not safe for concurrent use.
 type Forecaster struct {
-	nodes        []nodeState
-	jobs         []*jobState
-	queue        []*taskState          // a heap: see byEnd
-	tenants      []scheduler.Resources // by tenant, occupied resources
-	subtrees     []scheduler.Resources // by tenant, what it and all below it occupy; empty if no tenant has a cap
-	capped       [][]reservedTime      // by tenant, what is reserved below its cap, by start, from the next one to come; empty if nothing is
-	lane         []*jobState           // deadline jobs in their order
-	regular      [][]*jobState         // by tenant, jobs outside the lane in their order
-	firstWaiting []int32               // by tenant, index in regular of the first job with a waiting task
-	firstPending []int32               // by tenant, index in regular of the first job that may have a task to place, during placeAll
-	least        scheduler.Resources   // of each resource, the smallest demand of any stage
-	round        int32                 // of placeAll
-	suspended    []*taskState          // that resume by themselves, in the order of their suspension
-	seq          int32
-	maxEnds      int
+	nodes     []nodeState
+	jobs      []*jobState
+	queue     []*taskState          // a heap: see byEnd
+	tenants   []scheduler.Resources // by tenant, occupied resources
+	subtrees  []scheduler.Resources // by tenant, what it and all below it occupy; empty if no tenant has a cap
+	capped    [][]reservedTime      // by tenant, what is reserved below its cap, by start, from the next one to come; empty if nothing is
+	lane      []*jobState           // deadline jobs in their order
+	regular   [][]*jobState         // by tenant, jobs outside the lane in their order, from the first with a waiting task on
+	toPlace   [][]*jobState         // of those, from the first on that may have a task to place, during placeAll
+	least     scheduler.Resources   // of each resource, the smallest demand of any stage
+	round     int32                 // of placeAll
+	suspended []*taskState          // that resume by themselves, in the order of their suspension
+	seq       int32
+	maxEnds   int
 
 	state  *scheduler.State
 	query  *Query
@@ -38,10 +37,10 @@ type Forecaster struct {
 
 // nodeState is the free capacity of a node in a sample.
 type nodeState struct {
+	*scheduler.Node
 	free         scheduler.Resources
 	schedulable  bool
 	down         bool                // and no window says when it comes back
-	windows      []scheduler.Window  // in which it is away
 	occupiedMask scheduler.Resources // 1 for each resource that a suspended task still occupies
 	canSuspend   bool
 	reserved     []reservedTime // by start, from the next one to come
@@ -133,13 +132,13 @@ func (p *Forecaster) copyState() *jobState {
 	p.nodes, p.jobs, p.queue, p.suspended, p.seq = p.nodes[:0], p.jobs[:0], p.queue[:0], p.suspended[:0], 0
 	for _, n := range p.state.Nodes() {
 		l := n.Spec.Levels
-		m := nodeState{free: n.Free.Add(n.Releasing), schedulable: p.state.Cluster().Plannable(n), windows: n.Spec.Windows, canSuspend: p.query.Preempt && (l.FreesMemory() || l.Has(scheduler.LevelFrozen))}
+		m := nodeState{Node: n, free: n.Free.Add(n.Releasing), schedulable: p.state.Cluster().Plannable(n), canSuspend: p.query.Preempt && (l.FreesMemory() || l.Has(scheduler.LevelFrozen))}
 		m.down = n.Spec.Down && !m.schedulable
 		if !l.FreesMemory() {
 			m.occupiedMask[scheduler.Memory] = 1
 		}
 		p.nodes = append(p.nodes, m)
-		for _, x := range m.windows {
+		for _, x := range n.Spec.Windows {
 			if x.To > p.now && x.To < scheduler.Never {
 				p.schedule(&taskState{}, x.To.Sub(p.now)) // it takes work again
 			}
@@ -187,9 +186,9 @@ func (p *Forecaster) sortJobs() {
 	slices.SortStableFunc(p.jobs, func(a, b *jobState) int {
 		return cmp.Or(cmp.Compare(a.lane, b.lane), cmp.Compare(a.key, b.key), cmp.Compare(a.spec.Submitted, b.spec.Submitted))
 	})
-	p.lane, p.regular, p.firstWaiting = p.lane[:0], p.regular[:0], p.firstWaiting[:0]
+	p.lane, p.regular = p.lane[:0], p.regular[:0]
 	for range p.state.Tenants() {
-		p.regular, p.firstWaiting = append(p.regular, nil), append(p.firstWaiting, 0)
+		p.regular = append(p.regular, nil)
 	}
 	for _, w := range p.jobs {
 		if w.lane == laneDeadline {
@@ -278,7 +277,7 @@ func (p *Forecaster) waitsAgain(g *scheduler.Stage, a *scheduler.Attempt) bool {
 // end nobody knows. What is parked on a node that is away in a window resumes after that.
 func (p *Forecaster) staysSuspended(a *scheduler.Attempt) bool {
 	n := &p.nodes[a.Node]
-	return a.Parked && !(n.schedulable && n.awayWithin(p.now, p.now.Add(1)))
+	return a.Parked && !(n.schedulable && n.AwayWithin(p.now, p.now.Add(1)))
 }
 
 // remaining draws the remaining run time of an attempt: its predicted total run time
@@ -373,21 +372,22 @@ func (p *Forecaster) placeAll() {
 	p.resumeSuspended()
 	total := p.state.Cluster().Total()
 	for t, jobs := range p.regular {
-		for int(p.firstWaiting[t]) < len(jobs) && !jobs[p.firstWaiting[t]].hasWaiting() {
-			p.firstWaiting[t]++
+		for len(jobs) > 0 && !jobs[0].hasWaiting() {
+			jobs = jobs[1:]
 		}
+		p.regular[t] = jobs
 	}
-	p.firstPending = append(p.firstPending[:0], p.firstWaiting...)
+	p.toPlace = append(p.toPlace[:0], p.regular...)
 	for p.fitsAnywhere(p.least) {
 		best, least := (*jobState)(nil), 0.0
-		for t, jobs := range p.regular {
-			for int(p.firstPending[t]) < len(jobs) && jobs[p.firstPending[t]].nextStage(p.round) == nil {
-				p.firstPending[t]++
+		for t, jobs := range p.toPlace {
+			for len(jobs) > 0 && jobs[0].nextStage(p.round) == nil {
+				jobs = jobs[1:]
 			}
-			if int(p.firstPending[t]) == len(jobs) {
+			if p.toPlace[t] = jobs; len(jobs) == 0 {
 				continue
 			}
-			w := jobs[p.firstPending[t]]
+			w := jobs[0]
 			share := p.tenants[t].Add(w.nextStage(p.round).spec.Demand).DominantShare(total) / p.state.Tenants()[t].Spec.Weight
 			if best == nil || share < least {
 				best, least = w, share
@@ -403,11 +403,7 @@ func (p *Forecaster) placeAll() {
 // takes reports whether a task of the stage may start on the node now: none does that would not end, by
 // its bound or estimate, before the node leaves. Tasks that are there when it leaves run on in a sample.
 func (p *Forecaster) takes(n *nodeState, w *jobState, g *stageState) bool {
-	return n.schedulable && (len(n.windows) == 0 || !n.awayWithin(p.now, p.now.Add(max(1, cmp.Or(w.spec.Bound, g.spec.Estimate)))))
-}
-
-func (n *nodeState) awayWithin(from, to scheduler.Time) bool {
-	return slices.ContainsFunc(n.windows, func(x scheduler.Window) bool { return x.From < to && from < x.To })
+	return n.schedulable && (len(n.Spec.Windows) == 0 || !n.AwayWithin(p.now, p.now.Add(max(1, cmp.Or(w.spec.Bound, g.spec.Estimate)))))
 }
 
 // fitsAnywhere reports whether a schedulable node has that much free.
@@ -436,7 +432,7 @@ func (p *Forecaster) resumeSuspended() {
 	for _, x := range p.suspended {
 		n := &p.nodes[x.node]
 		more := x.demand.Sub(x.occupied)
-		if n.down || n.awayWithin(p.now, p.now.Add(1)) || !more.Fits(n.free) || !p.withinCaps(x.job, x.demand, more) {
+		if n.down || n.AwayWithin(p.now, p.now.Add(1)) || !more.Fits(n.free) || !p.withinCaps(x.job, x.demand, more) {
 			waiting = append(waiting, x)
 			continue
 		}
@@ -493,10 +489,16 @@ func (p *Forecaster) placeOne(w *jobState) bool {
 }
 
 func (p *Forecaster) place(w *jobState, g *stageState, node int32) {
-	p.nodes[node].free = p.nodes[node].free.Sub(g.spec.Demand)
-	p.charge(w, g.spec.Demand)
 	g.waiting--
+	p.start(&taskState{node: node, job: w, stage: g.index, demand: g.spec.Demand}, math.MaxInt64)
+}
+
+// start starts a task, which runs for most at most.
+func (p *Forecaster) start(x *taskState, most time.Duration) {
+	g, n := &x.job.stages[x.stage], &p.nodes[x.node]
+	n.free = n.free.Sub(x.demand)
+	p.charge(x.job, x.demand)
 	g.live++
-	g.started, w.started = min(g.started, p.now), min(w.started, p.now)
-	p.schedule(&taskState{node: node, job: w, stage: g.index, demand: g.spec.Demand}, scaleDuration(g.runTime, g.taskError(p.random.Float64())))
+	g.started, x.job.started = min(g.started, p.now), min(x.job.started, p.now)
+	p.schedule(x, min(most, scaleDuration(g.runTime, g.taskError(p.random.Float64()))))
 }
