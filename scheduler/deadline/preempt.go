@@ -100,8 +100,8 @@ type Preemptor struct {
 	IsProtected func(j *scheduler.Job) bool
 	// MayStart reports whether a task of a stage may start on a node that has capacity.
 	MayStart func(n *scheduler.Node, g *scheduler.Stage) bool
-	// ReservedForOthers returns the capacity of a node that is reserved for other jobs.
-	ReservedForOthers func(n *scheduler.Node, j *scheduler.Job) (scheduler.Resources, int64)
+	// Reserved returns the capacity of a node that is reserved, and the disk space.
+	Reserved func(n *scheduler.Node) (scheduler.Resources, int64)
 
 	now      scheduler.Time
 	victims  []Victim
@@ -123,7 +123,7 @@ func (p *Preemptor) CanWait(s *scheduler.State, g *scheduler.Stage, latest, now 
 		if next.Attempt == nil || next.At > latest || !p.isUsable(s, n, g) {
 			continue
 		}
-		reserved, space := p.ReservedForOthers(n, g.Job)
+		reserved, space := p.Reserved(n)
 		if p.capacity.fitsAfter(n, &g.Spec, reserved, space, next.Attempt) {
 			return true, next.At
 		}
@@ -268,7 +268,7 @@ func lessHarm(a, b []Victim) bool {
 // task, and reports whether they suffice.
 func (p *Preemptor) collectVictims(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node) bool {
 	p.current = p.current[:0]
-	reserved, space := p.ReservedForOthers(n, g.Job)
+	reserved, space := p.Reserved(n)
 	r := &p.capacity
 	r.load(s, n, reserved, space)
 	if r.fits(&g.Spec) {
@@ -282,24 +282,23 @@ func (p *Preemptor) collectVictims(s *scheduler.State, g *scheduler.Stage, n *sc
 		r.addVictim(&v, 1)
 		p.current = append(p.current, v)
 		if r.fits(&g.Spec) {
-			p.pruneVictims(g, r)
+			p.prune(r.addVictim, func() bool { return r.fits(&g.Spec) })
 			return true
 		}
 	}
 	return false
 }
 
-// pruneVictims drops, from the first one on, victims that a larger one chosen later
-// made unnecessary.
-func (p *Preemptor) pruneVictims(g *scheduler.Stage, r *freeCapacity) {
+// prune drops, from the first one on, victims that a larger one chosen later made unnecessary. count adds what one frees, or
+// with sign -1 takes it back; suffices reports whether those that are counted do.
+func (p *Preemptor) prune(count func(v *Victim, sign int64), suffices func() bool) {
 	needed := p.current[:0]
-	for i, v := range p.current {
-		r.addVictim(&v, -1)
-		if i < len(p.current)-1 && r.fits(&g.Spec) {
-			continue
+	for i := range p.current {
+		v := &p.current[i]
+		if count(v, -1); !suffices() {
+			count(v, 1)
+			needed = append(needed, *v)
 		}
-		r.addVictim(&v, 1)
-		needed = append(needed, v)
 	}
 	p.current = needed
 }

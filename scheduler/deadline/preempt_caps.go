@@ -16,6 +16,11 @@ type capLack struct {
 // isCovered reports whether nothing lacks any more.
 func (l *capLack) isCovered() bool { return l.lacks.Fits(scheduler.Resources{}) }
 
+// coversCaps reports whether no cap lacks anything any more.
+func (p *Preemptor) coversCaps() bool {
+	return !slices.ContainsFunc(p.lacks, func(l capLack) bool { return !l.isCovered() })
+}
+
 // FindCapVictims finds the attempts to preempt, on whatever nodes, so that a task of the stage stays within the totals that
 // its tenant and those above may use, beside what due tasks wait for there already: awaited returns that of a tenant.
 // Victims on the given node are taken first of their group. There are none if enough is being released. Attempts that start
@@ -29,7 +34,7 @@ func (p *Preemptor) FindCapVictims(s *scheduler.State, g *scheduler.Stage, node 
 	if !p.listCapLacks(s, g, awaited) {
 		return nil, false
 	}
-	if !slices.ContainsFunc(p.lacks, func(l capLack) bool { return !l.isCovered() }) {
+	if p.coversCaps() {
 		return p.current, true
 	}
 	dominant := g.Spec.Demand.Dominant(s.Cluster().Total())
@@ -54,7 +59,7 @@ func (p *Preemptor) FindCapVictims(s *scheduler.State, g *scheduler.Stage, node 
 			return nil, false
 		}
 	}
-	p.pruneCapVictims(s)
+	p.prune(func(v *Victim, sign int64) { p.coverCapLacks(s, v, sign) }, p.coversCaps)
 	p.dropStarting()
 	return p.current, true
 }
@@ -87,11 +92,12 @@ func (p *Preemptor) listCapLacks(s *scheduler.State, g *scheduler.Stage, awaited
 	return true
 }
 
-// coverCapLacks subtracts what an attempt frees from what the caps above it lack.
-func (p *Preemptor) coverCapLacks(s *scheduler.State, a *scheduler.Attempt, freed scheduler.Resources) {
+// coverCapLacks subtracts what a victim frees from what the caps above it lack, or with sign -1 adds it again.
+func (p *Preemptor) coverCapLacks(s *scheduler.State, v *Victim, sign int64) {
+	freed, _ := v.freedResources()
 	for i := range p.lacks {
-		if l := &p.lacks[i]; s.TenantTree().IsBelow(a.Tenant, l.tenant) {
-			l.lacks = l.lacks.Sub(freed)
+		if l := &p.lacks[i]; s.TenantTree().IsBelow(v.Attempt.Tenant, l.tenant) {
+			l.lacks = l.lacks.Sub(freed.Times(sign))
 		}
 	}
 }
@@ -120,23 +126,9 @@ func (p *Preemptor) takeCapVictim(s *scheduler.State, g *scheduler.Stage, l *cap
 	freed, _ := v.freedResources()
 	for i := range freed {
 		if ok && freed[i] > 0 && l.lacks[i] > 0 {
-			p.coverCapLacks(s, a, freed)
+			p.coverCapLacks(s, &v, 1)
 			p.current = append(p.current, v)
 			return
 		}
 	}
-}
-
-// pruneCapVictims drops, from the first one on, victims that a larger one chosen later made unnecessary.
-func (p *Preemptor) pruneCapVictims(s *scheduler.State) {
-	needed := p.current[:0]
-	for _, v := range p.current {
-		freed, _ := v.freedResources()
-		p.coverCapLacks(s, v.Attempt, freed.Times(-1))
-		if slices.ContainsFunc(p.lacks, func(l capLack) bool { return !l.isCovered() }) {
-			p.coverCapLacks(s, v.Attempt, freed)
-			needed = append(needed, v)
-		}
-	}
-	p.current = needed
 }

@@ -31,8 +31,8 @@ func TestVictimsDoNotShareSwap(t *testing.T) {
 			}
 			g := w.State.Job(w.Submit("a", 1, schedtest.R(1, 4, 0))).Stages[0]
 			p := deadline.Preemptor{Mode: deadline.Suspend, IsProtected: func(*scheduler.Job) bool { return false },
-				MayStart:          func(*scheduler.Node, *scheduler.Stage) bool { return true },
-				ReservedForOthers: func(*scheduler.Node, *scheduler.Job) (scheduler.Resources, int64) { return scheduler.Resources{}, 0 }}
+				MayStart: func(*scheduler.Node, *scheduler.Stage) bool { return true },
+				Reserved: func(*scheduler.Node) (scheduler.Resources, int64) { return scheduler.Resources{}, 0 }}
 			if plan, ok := p.FindVictimsOn(w.State, g, 0, w.Now); ok != x.want {
 				t.Errorf("a plan %v: %+v", ok, plan.Victims)
 			}

@@ -38,7 +38,7 @@ func (p *Preemptor) earliestRelease(s *scheduler.State, g *scheduler.Stage, limi
 // earliestReleaseOn is earliestRelease for one node: attempts that may be frozen are,
 // and the others release what they occupy when they end.
 func (p *Preemptor) earliestReleaseOn(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node, now scheduler.Time) scheduler.Time {
-	reserved, space := p.ReservedForOthers(n, g.Job)
+	reserved, space := p.Reserved(n)
 	r := &p.capacity
 	r.load(s, n, reserved, space)
 	p.victims = p.victims[:0]

@@ -15,7 +15,7 @@ func newPreemptor(p Preemptor) Preemptor {
 		p.IsProtected = func(*scheduler.Job) bool { return false }
 	}
 	p.MayStart = func(*scheduler.Node, *scheduler.Stage) bool { return true }
-	p.ReservedForOthers = func(*scheduler.Node, *scheduler.Job) (scheduler.Resources, int64) { return scheduler.Resources{}, 0 }
+	p.Reserved = func(*scheduler.Node) (scheduler.Resources, int64) { return scheduler.Resources{}, 0 }
 	return p
 }
 

@@ -31,7 +31,7 @@ func (x *guaranteeCheck) honoursGuarantees(n *scheduler.Node, g *scheduler.Stage
 	j := g.Job
 	preemptible, end := n.CanPreempt(j), scheduler.Never
 	if !preemptible {
-		if end = x.assumedEndFromNow(g, a); !x.leavesCaps(g, a, d, end) {
+		if end = x.assumedEndFromNow(g, a); !x.leavesCaps(g, a) {
 			return false
 		}
 	}
@@ -44,8 +44,11 @@ func (x *guaranteeCheck) honoursGuarantees(n *scheduler.Node, g *scheduler.Stage
 			(r.Job != j.Spec.ID || !x.dependsOn(j, r.Stage, g.Index))
 	}
 	for _, r := range list {
-		if concerns(r) && !preemptible && !(scheduler.Resources{}).Fits(n.Spec.Capacity.Sub(d).Sub(guaranteedAt(list, max(r.Start, x.v.now)))) {
-			return false
+		if !preemptible && concerns(r) {
+			reserved, _ := guaranteedAt(list, max(r.Start, x.v.now))
+			if !(scheduler.Resources{}).Fits(n.Spec.Capacity.Sub(d).Sub(reserved)) {
+				return false
+			}
 		}
 	}
 	return !slices.ContainsFunc(list, func(r *scheduler.Reservation) bool { return concerns(r) && !x.guaranteeFits(r, n, j, d, space, disk) })
@@ -71,13 +74,14 @@ func (x *guaranteeCheck) dependsOn(j *scheduler.Job, stage, other int32) bool {
 }
 
 // guaranteedAt returns what guarantee reservations in list take at a time.
-func guaranteedAt(list []*scheduler.Reservation, at scheduler.Time) (sum scheduler.Resources) {
+func guaranteedAt(list []*scheduler.Reservation, at scheduler.Time) (sum scheduler.Resources, space int64) {
 	for _, o := range list {
 		if o.Kind.IsGuarantee() && o.Start <= at && o.End > at {
 			sum = sum.Add(o.Demand)
+			space += o.Disk
 		}
 	}
-	return sum
+	return sum, space
 }
 
 // guaranteeFits reports whether a guarantee has its capacity at its start if d more of a job
@@ -105,17 +109,11 @@ func (x *guaranteeCheck) guaranteeFits(r *scheduler.Reservation, n *scheduler.No
 		}
 		x.capacity.Release(a.Occupied.Resources, a.Occupied.Disk, a.Disk)
 	}
-	fitsOneDisk, diskSpace := r.Demand[scheduler.IO] == 0 && r.Disk == 0, int64(0)
+	reserved, reservedSpace := guaranteedAt(x.v.s.Reservations().On(n.Spec.ID), at)
+	free, fitsOneDisk, diskSpace := x.capacity.Free.Sub(reserved), r.Demand[scheduler.IO] == 0 && r.Disk == 0, -reservedSpace
 	for _, other := range x.capacity.Disks {
 		diskSpace += other.FreeSpace
 		fitsOneDisk = fitsOneDisk || (other.FreeIO >= r.Demand[scheduler.IO] && other.FreeSpace >= r.Disk)
-	}
-	free := x.capacity.Free
-	for _, o := range x.v.s.Reservations().On(n.Spec.ID) {
-		if o.Kind.IsGuarantee() && o.Start <= at && o.End > at {
-			free = free.Sub(o.Demand)
-			diskSpace -= o.Disk
-		}
 	}
 	if !x.v.hasProjectGuarantee(j) { // one with a guarantee of its own was planned beside that memory
 		free[scheduler.Memory] -= swap.beyond(n.SwapFree)

@@ -38,17 +38,16 @@ func (v *view) isBelowCap(id scheduler.TenantID) bool {
 	return false
 }
 
-// leavesCaps reports whether starting d more of a stage until end, by a task that does not give way, or resuming its
-// attempt a, leaves the guarantees below the caps of its tenant what they need of these; if not, it notes in caps.retryAt
+// leavesCaps reports whether starting a task of a stage, which does not give way, or resuming its attempt a, leaves the guarantees below the caps of its tenant what they need of these; if not, it notes in caps.retryAt
 // when it might. Guarantees of the job's own later stages that depend on this stage are ignored, and the one that the task
 // no longer needs once it has started. So is what Caps has of the attempt, which may be all that it needs. What was placed
 // since the first question of the pass counts as staying. O(depth x log n), and once a pass O(nodes + guarantees), where a
 // guarantee may be below a cap; times the guarantees of the job if the answer depends on them.
-func (x *guaranteeCheck) leavesCaps(g *scheduler.Stage, a *scheduler.Attempt, d scheduler.Resources, end scheduler.Time) bool {
+func (x *guaranteeCheck) leavesCaps(g *scheduler.Stage, a *scheduler.Attempt) bool {
 	if !x.v.isBelowCap(g.Job.Spec.Tenant) {
 		return true
 	}
-	e := x.exceededCap(g, a, replacedTask(g, a), d, end)
+	e := x.exceededCap(g, a, replacedTask(g, a), x.assumedEndFromNow(g, a))
 	if e.tenant != nil {
 		x.caps.retryAt = min(x.caps.retryAt, e.until)
 	}
@@ -64,7 +63,7 @@ func (x *guaranteeCheck) leavesCapsUntil(g *scheduler.Stage, a *scheduler.Attemp
 	}
 	latestEnd := scheduler.Never // that leaves them enough, of the caps found so far: another one may be exceeded earlier
 	for {
-		e := x.exceededCap(g, a, replacedTask(g, a), a.Demand, latestEnd)
+		e := x.exceededCap(g, a, replacedTask(g, a), latestEnd)
 		if e.tenant == nil || e.at >= latestEnd {
 			break
 		}
@@ -85,12 +84,13 @@ type capExcess struct {
 	until  scheduler.Time      // when the task leaves it enough, at the earliest
 }
 
-// exceededCap returns the first cap that leavesCaps finds exceeded. The guarantee of a replaced task of the stage, -1 for none,
+// exceededCap returns the first cap that leavesCaps finds exceeded by a task that runs until end. The guarantee of a replaced task of the stage, -1 for none,
 // is the one that is no longer needed.
-func (x *guaranteeCheck) exceededCap(g *scheduler.Stage, a *scheduler.Attempt, replaced int32, d scheduler.Resources, end scheduler.Time) capExcess {
+func (x *guaranteeCheck) exceededCap(g *scheduler.Stage, a *scheduler.Attempt, replaced int32, end scheduler.Time) capExcess {
 	if x.caps.timeline == nil {
 		x.readCaps()
 	}
+	d := g.Spec.Demand
 	if a != nil {
 		d = a.Demand
 	} else if e := x.firstExceeded(g, d, end); e.tenant == nil || g.Job.Guarantees == 0 {

@@ -241,22 +241,16 @@ func (w *jobCache) overrunTime(j *scheduler.Job) scheduler.Time {
 // retryDeadline returns from when on a waiting task of a job without a place cannot end in
 // time any more, Never without bounds.
 func (w *jobCache) retryDeadline(j *scheduler.Job) scheduler.Time {
-	at := scheduler.Never
+	at, end := scheduler.Never, j.Spec.Deadline
+	if j.Spec.Project != 0 {
+		end = backfill.GuaranteeOf(w.v.s, j.Spec.Project).Latest
+	}
 	for _, g := range j.Stages {
 		if b := g.Bound(); g.Pending > 0 && b > 0 {
-			at = min(at, w.guaranteedEnd(j).Add(1-b))
+			at = min(at, end.Add(1-b))
 		}
 	}
 	return at
-}
-
-// guaranteedEnd returns by when a job with a guarantee must have ended.
-func (w *jobCache) guaranteedEnd(j *scheduler.Job) scheduler.Time {
-	if j.Spec.Project == 0 {
-		return j.Spec.Deadline
-	}
-	n, _ := w.v.s.PolicyState(backfill.StateKey(scheduler.LatestDepartureState, j.Spec.Project))
-	return n.At
 }
 
 // fingerprint hashes the work done of guaranteed jobs and the nodes. While it is

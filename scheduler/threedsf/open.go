@@ -32,13 +32,13 @@ func (o *openNodes) canPlaceOn(g *scheduler.Stage, id scheduler.NodeID) bool {
 }
 
 // reservedForOthers returns what preemption reservations on a node take for jobs
-// other than j.
-func (o *openNodes) reservedForOthers(n *scheduler.Node, j *scheduler.Job) (d scheduler.Resources, space int64) {
+// other than one, 0 for all.
+func (o *openNodes) reservedForOthers(n *scheduler.Node, job scheduler.JobID) (d scheduler.Resources, space int64) {
 	if o.reservations.total == 0 || n.Unguaranteed() == 0 {
 		return d, 0
 	}
 	for _, r := range o.v.s.Reservations().On(n.Spec.ID) {
-		if r.Kind == scheduler.ReservePreempt && r.Job != j.Spec.ID && r.End > o.v.now && r != o.ignored && !(o.ignoreResumeReservations && r.Task >= 0) {
+		if r.Kind == scheduler.ReservePreempt && r.Job != job && r.End > o.v.now && r != o.ignored && !(o.ignoreResumeReservations && r.Task >= 0) {
 			d = d.Add(r.Demand)
 			space += r.Disk
 		}
@@ -46,18 +46,10 @@ func (o *openNodes) reservedForOthers(n *scheduler.Node, j *scheduler.Job) (d sc
 	return d, space
 }
 
-// noJob stands for no job: its id is 0.
-var noJob = &scheduler.Job{}
-
 // leavesGuarantees reports whether a task of a stage may start on a node beside the
 // guarantees there.
 func (o *openNodes) leavesGuarantees(n *scheduler.Node, g *scheduler.Stage) bool {
 	return o.guaranteeCount == 0 || o.guarantees.honoursGuarantees(n, g, g.Spec.Demand, g.Spec.Disk, -1, nil)
-}
-
-// reservedForAll returns what preemption reservations on a node take for any job.
-func (o *openNodes) reservedForAll(n *scheduler.Node, _ *scheduler.Job) (scheduler.Resources, int64) {
-	return o.reservedForOthers(n, noJob)
 }
 
 // respectsReservations reports whether starting d of a stage (with space on disk), or
@@ -81,7 +73,7 @@ func (o *openNodes) mayResume(n *scheduler.Node, g *scheduler.Stage, more schedu
 // becomes free on its node.
 func (o *openNodes) mayReserveToResume(a *scheduler.Attempt, g *scheduler.Stage) bool {
 	return o.v.mayReserveToResume(a, g) && (o.guaranteeCount == 0 || o.v.s.Node(a.Node).CanPreempt(g.Job) ||
-		o.guarantees.leavesCaps(g, a, a.Demand, o.guarantees.assumedEndFromNow(g, a)))
+		o.guarantees.leavesCaps(g, a))
 }
 
 // fitsBesideReserved reports whether d of a stage fits beside what is reserved on the node for others, but for
@@ -90,7 +82,7 @@ func (o *openNodes) fitsBesideReserved(n *scheduler.Node, g *scheduler.Stage, d 
 	if o.nodes.stageOn[n.Spec.ID] != nil && !o.nodes.leavesCapacity(n, g, d, space, disk, a) {
 		return false
 	}
-	reserved, reservedSpace := o.reservedForOthers(n, g.Job)
+	reserved, reservedSpace := o.reservedForOthers(n, g.Job.Spec.ID)
 	if reserved.IsZero() && reservedSpace == 0 {
 		return true
 	}
@@ -193,7 +185,7 @@ func (o *openNodes) firstOpenOwn(g *scheduler.Stage, from, closed scheduler.Node
 		if id < from || id >= closed || (best != scheduler.NoNode && id >= best) {
 			continue
 		}
-		if o.v.s.Cluster().HasCapacity(g, id) && o.isOpenTo(o.v.s.Node(id), g) {
+		if o.canPlaceOn(g, id) {
 			best = id
 		}
 	}

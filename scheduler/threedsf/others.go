@@ -32,7 +32,7 @@ func (o *others) refusedByCap(s *scheduler.State, g *scheduler.Stage, node sched
 	if s.Node(node).CanPreempt(g.Job) {
 		return r, false
 	}
-	e := o.guarantees.exceededCap(g, nil, replaced, g.Spec.Demand, o.guarantees.assumedEndFromNow(g, nil))
+	e := o.guarantees.exceededCap(g, nil, replaced, o.guarantees.assumedEndFromNow(g, nil))
 	return scheduler.CapRefusal{Until: e.until}, e.tenant != nil
 }
 

@@ -15,11 +15,11 @@ type preemption struct {
 // init sets what the preemptor must know of the policy.
 func (p *preemption) init(open *openNodes) {
 	p.preemptor = deadline.Preemptor{
-		Mode:              p.c.cfg.Preempt,
-		MaxSuspended:      p.c.cfg.MaxSuspended,
-		ReservedForOthers: open.reservedForAll,
-		IsProtected:       p.isProtected,
-		MayStart:          open.leavesGuarantees,
+		Mode:         p.c.cfg.Preempt,
+		MaxSuspended: p.c.cfg.MaxSuspended,
+		Reserved:     func(n *scheduler.Node) (scheduler.Resources, int64) { return open.reservedForOthers(n, 0) },
+		IsProtected:  p.isProtected,
+		MayStart:     open.leavesGuarantees,
 	}
 }
 

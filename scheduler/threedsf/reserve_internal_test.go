@@ -271,7 +271,10 @@ func TestScanStartsAtANodeOfTheJob(t *testing.T) {
 	for _, id := range []scheduler.JobID{1, 100, 299, 300, 705} {
 		w.Submit("a", 1, schedtest.R(2, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.ID = id })
 		var got []scheduler.NodeID
-		k.scan(w.State.Job(id).Stages[0], func(n *scheduler.Node, _ float64) { got = append(got, n.Spec.ID) })
+		k.findCandidates(w.State.Job(id).Stages[0])
+		for _, c := range k.candidates {
+			got = append(got, c.id)
+		}
 		var want []scheduler.NodeID
 		for i := range maxNodesScanned {
 			want = append(want, scheduler.NodeID((int(id)+i)%300))

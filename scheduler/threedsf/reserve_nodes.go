@@ -76,75 +76,13 @@ func (k *reservedNodes) reserveForOne(g *scheduler.Stage) bool {
 	return k.reserveBest(g)
 }
 
-// findCandidates lists the nodes that a task of a stage could reserve. If some job has a bound, it finds
-// out when they become free: what starts behind a reservation does not delay it, so the next cycle
-// reserves the same node. O(maxNodesScanned), then times the attempts on a node.
+// findCandidates lists the nodes that a task of a stage could reserve: of maxNodesScanned those that are not reserved, could
+// hold it when empty, and that its job does not avoid. If some job has a bound, it finds out when they become free: what
+// starts behind a reservation does not delay it, so the next cycle reserves the same node. O(maxNodesScanned), then times
+// the attempts on a node.
 func (k *reservedNodes) findCandidates(g *scheduler.Stage) {
 	bounded := k.findBoundedJob() != nil
 	k.candidates = k.candidates[:0]
-	k.scan(g, func(n *scheduler.Node, near float64) {
-		c := nodeCandidate{id: n.Spec.ID, freeAt: scheduler.Never, nearness: near}
-		if bounded {
-			c.freeAt = k.capacityAt(n, g)
-		}
-		k.candidates = append(k.candidates, c)
-	})
-}
-
-// reserveBest reserves the best candidate for a task of a stage, and reports whether there was one.
-func (k *reservedNodes) reserveBest(g *scheduler.Stage) bool {
-	best, ok := k.takeBest()
-	if ok {
-		k.reserveOne(best.id, g, best.freeAt)
-	}
-	return ok
-}
-
-// takeBest takes the best candidate, false if none is left: the node that becomes free soonest; ties, also of unknown
-// times, go to the one that lacks least, then to the first scanned. O(candidates).
-func (k *reservedNodes) takeBest() (c nodeCandidate, ok bool) {
-	if len(k.candidates) == 0 {
-		return c, false
-	}
-	best := 0
-	for i := range k.candidates {
-		if k.candidates[i].isBetterThan(&k.candidates[best]) {
-			best = i
-		}
-	}
-	c = k.candidates[best]
-	k.candidates = slices.Delete(k.candidates, best, best+1)
-	return c, true
-}
-
-// reserveOne reserves a node that should fit a task of the stage at a given time.
-func (k *reservedNodes) reserveOne(id scheduler.NodeID, g *scheduler.Stage, at scheduler.Time) {
-	k.stageOn[id], k.freeAt[id] = g, at
-	k.nodes = append(k.nodes, id)
-	if k.isClosed(id) {
-		k.c.nodeUsed(id)
-	}
-}
-
-// isClosed reports whether nothing may start on a node because it is reserved until
-// an unknown time.
-func (k *reservedNodes) isClosed(id scheduler.NodeID) bool {
-	return k.stageOn[id] != nil && k.freeAt[id] == scheduler.Never
-}
-
-// nextUnreservedNode returns a node that fits an equivalence class and is not
-// closed, or NoNode.
-func (k *reservedNodes) nextUnreservedNode(class scheduler.DemandClass) scheduler.NodeID {
-	id := k.nextFit(&class, 0)
-	for id != scheduler.NoNode && k.isClosed(id) {
-		id = k.nextFit(&class, id+1)
-	}
-	return id
-}
-
-// scan yields the unreserved nodes, of maxNodesScanned, that could hold a task of a stage when empty and
-// that its job does not avoid, each with how much of the scarcest resource is free.
-func (k *reservedNodes) scan(g *scheduler.Stage, yield func(n *scheduler.Node, near float64)) {
 	nodes, cluster := k.c.s.Nodes(), k.c.s.Cluster()
 	avoids := !cluster.AvoidanceOf(g).IsZero()
 	free := k.freeFractions.of(k.c.s, g)
@@ -157,10 +95,63 @@ func (k *reservedNodes) scan(g *scheduler.Stage, yield func(n *scheduler.Node, n
 		if k.stageOn[id] != nil {
 			continue
 		}
-		if near := free.on(cluster, nodes, id); near > -1 && !(avoids && cluster.Avoids(g, id)) {
-			yield(nodes[id], near)
+		c := nodeCandidate{id: id, freeAt: scheduler.Never, nearness: free.on(cluster, nodes, id)}
+		if c.nearness <= -1 || (avoids && cluster.Avoids(g, id)) {
+			continue
+		}
+		if bounded {
+			c.freeAt = k.capacityAt(nodes[id], g)
+		}
+		k.candidates = append(k.candidates, c)
+	}
+}
+
+// reserveBest reserves the best candidate for a task of a stage, and reports whether there was one.
+func (k *reservedNodes) reserveBest(g *scheduler.Stage) bool {
+	best, ok := k.takeBest()
+	if !ok {
+		return false
+	}
+	k.stageOn[best.id], k.freeAt[best.id] = g, best.freeAt
+	k.nodes = append(k.nodes, best.id)
+	if k.isClosed(best.id) {
+		k.c.nodeUsed(best.id)
+	}
+	return true
+}
+
+// takeBest takes the best candidate, false if none is left: the node that becomes free soonest; ties, also of unknown
+// times, go to the one that lacks least, then to the first scanned. O(candidates).
+func (k *reservedNodes) takeBest() (c nodeCandidate, ok bool) {
+	best := 0
+	for i := range k.candidates {
+		if k.candidates[i].isBetterThan(&k.candidates[best]) {
+			best = i
 		}
 	}
+	if len(k.candidates) == 0 {
+		return c, false
+	}
+	c = k.candidates[best]
+	k.candidates = slices.Delete(k.candidates, best, best+1)
+	return c, true
+}
+
+// isClosed reports whether nothing may start on a node because it is reserved until
+// an unknown time.
+func (k *reservedNodes) isClosed(id scheduler.NodeID) bool {
+	return k.stageOn[id] != nil && k.freeAt[id] == scheduler.Never
+}
+
+// nextUnreservedNode returns a node that fits an equivalence class and is not
+// closed, or NoNode.
+func (k *reservedNodes) nextUnreservedNode(class scheduler.DemandClass) scheduler.NodeID {
+	j := k.c.s.Job(class.Avoidance.Job())
+	id := k.c.s.Cluster().NextNodeOfClass(j, &class, 0)
+	for id != scheduler.NoNode && k.isClosed(id) {
+		id = k.c.s.Cluster().NextNodeOfClass(j, &class, id+1)
+	}
+	return id
 }
 
 // reservingStage returns a stage with a reserved node that would fit a task of g, or
@@ -172,11 +163,6 @@ func (k *reservedNodes) reservingStage(g *scheduler.Stage) *scheduler.Stage {
 		}
 	}
 	return nil
-}
-
-// nextFit is Cluster.NextNode for a class.
-func (k *reservedNodes) nextFit(c *scheduler.DemandClass, from scheduler.NodeID) scheduler.NodeID {
-	return k.c.s.Cluster().NextNodeOfClass(k.c.s.Job(c.Avoidance.Job()), c, from)
 }
 
 // expectedDeparture is when an attempt on a node should have ended by its bound.

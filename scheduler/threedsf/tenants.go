@@ -9,12 +9,11 @@ import (
 // cursor is a position in a tenant's regular order: nothing before it can be placed
 // now. Free capacity only shrinks in a pass, so it never moves back.
 type cursor struct {
-	class     uint8
-	stage     int32
-	position  int32 // of the next job among the tenant's ready jobs
-	job       *scheduler.Job
-	headClass int32            // of its stage, in tenantOrder.headClasses; -1 for none
-	inTree    *scheduler.Stage // the stage whose demand the tree of tenants has
+	class    uint8
+	stage    int32
+	position int32 // of the next job among the tenant's ready jobs
+	job      *scheduler.Job
+	inTree   *scheduler.Stage // the stage whose demand the tree of tenants has
 }
 
 // headClass is the demand of some tenant's next task in this pass and a node that
@@ -31,7 +30,7 @@ type headClass struct {
 type tenantCursor struct {
 	cursor    cursor
 	search    localSearch
-	headClass int32 // the class that counts the tenant plus 1, 0 for none
+	headClass int32 // of the stage there, which counts the tenant, in tenantOrder.headClasses plus 1; 0 for none
 	idle      idleTenant
 }
 
@@ -114,8 +113,7 @@ func (o *tenantOrder) updateHead(t scheduler.TenantID) {
 	}
 	c.inTree = g
 	o.c.shares.setNext(t, g)
-	o.leaveHeadClass(t)
-	if c.headClass = -1; g == nil {
+	if o.leaveHeadClass(t); g == nil {
 		return
 	}
 	key := o.c.s.Cluster().DemandClassOf(g)
@@ -130,7 +128,7 @@ func (o *tenantOrder) updateHead(t scheduler.TenantID) {
 		class.fitsOn, class.stale = o.c.s.Cluster().NextNode(g, 0), false
 	}
 	class.tenants++
-	c.headClass, o.cursors[t].headClass = at, at+1
+	o.cursors[t].headClass = at + 1
 }
 
 // leaveHeadClass removes a tenant from the class of its next task.
@@ -167,7 +165,7 @@ func (o *tenantOrder) refreshHeadsAfter(node scheduler.NodeID) {
 // class, but for the tenant being served, whose head is updated afterwards.
 func (o *tenantOrder) refreshHeadsOf(class int32) {
 	for _, t := range o.active {
-		if t != o.serving && o.cursors[t].cursor.headClass == class {
+		if t != o.serving && o.cursors[t].headClass == class+1 {
 			o.updateHead(t)
 		}
 	}
@@ -179,7 +177,7 @@ func (o *tenantOrder) restartTenant(t scheduler.TenantID) {
 	o.leaveHeadClass(t)
 	idle := o.cursors[t].idle
 	if o.isIdle(t, &idle) {
-		o.cursors[t] = tenantCursor{cursor: cursor{class: classEnd, stage: -1, headClass: -1}, idle: idle}
+		o.cursors[t] = tenantCursor{cursor: cursor{class: classEnd, stage: -1}, idle: idle}
 		o.c.shares.setNext(t, nil)
 		o.beginQueues(t)
 		return

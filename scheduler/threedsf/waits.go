@@ -14,7 +14,7 @@ type inputWaits struct {
 	slack     deadline.Slack
 
 	stages         []stageWait        // by Stage.Slot
-	pass           uint32             // of the stages that are valid
+	pass           uint64             // of the stages that are valid
 	waiting        int                // stages that wait
 	delayed        []*scheduler.Stage // stages delayed until all others were served
 	servingDelayed bool               // the delayed stages are being served
@@ -24,7 +24,7 @@ type inputWaits struct {
 
 // stageWait is what a pass knows of a stage. It is in a slice: every pass asks it of every stage with input.
 type stageWait struct {
-	pass             uint32   // in which the rest is valid
+	pass             uint64   // in which the rest is valid
 	waits            bool     // as wait says
 	wait             dataWait // valid if it waits, or was delayed
 	withoutLocalNode bool     // delayed: it has no free node at its input
@@ -34,10 +34,7 @@ type stageWait struct {
 // begin starts a pass.
 func (x *inputWaits) begin() {
 	x.delayed, x.servingDelayed, x.localStages, x.waiting = x.delayed[:0], false, x.localStages[:0], 0
-	if x.pass++; x.pass == 0 {
-		clear(x.stages)
-		x.pass = 1
-	}
+	x.pass++
 	x.estimator.Reset(x.c.s)
 }
 
