@@ -17,27 +17,19 @@ func (p *Preemptor) IsWorthwhile(s *scheduler.State, g *scheduler.Stage, plan *P
 		return true, 0
 	}
 	limit := max(latest, now.Add(plan.timeToFree))
-	until = p.earliestRelease(s, g, limit, now)
-	return until > limit, until
-}
-
-// earliestRelease returns a time until limit at which a task of the stage is predicted to fit
-// on some node if no memory is moved and nothing is killed, Never if there is none.
-func (p *Preemptor) earliestRelease(s *scheduler.State, g *scheduler.Stage, limit, now scheduler.Time) scheduler.Time {
 	for _, n := range s.Nodes() {
-		if !p.isUsable(s, n, g) {
-			continue
-		}
-		if at := p.earliestReleaseOn(s, g, n, now); at <= limit {
-			return at
+		if p.isUsable(s, n, g) {
+			if at := p.earliestRelease(s, g, n, now); at <= limit {
+				return false, at
+			}
 		}
 	}
-	return scheduler.Never
+	return true, scheduler.Never
 }
 
-// earliestReleaseOn is earliestRelease for one node: attempts that may be frozen are,
-// and the others release what they occupy when they end.
-func (p *Preemptor) earliestReleaseOn(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node, now scheduler.Time) scheduler.Time {
+// earliestRelease returns when a task of the stage is predicted to fit on a node if no memory is moved and nothing is killed,
+// Never if it does not: attempts that may be frozen are, and the others release what they occupy when they end.
+func (p *Preemptor) earliestRelease(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node, now scheduler.Time) scheduler.Time {
 	reserved, space := p.Reserved(n)
 	r := &p.capacity
 	r.load(s, n, reserved, space)
@@ -45,9 +37,6 @@ func (p *Preemptor) earliestReleaseOn(s *scheduler.State, g *scheduler.Stage, n 
 	if n.Spec.Levels.Has(scheduler.LevelFrozen) {
 		p.listCandidates(s, g, n)
 		p.victims = slices.DeleteFunc(p.victims, func(v Victim) bool { return v.group != groupFrozen && !n.CanReach(v.Attempt, scheduler.LevelFrozen) })
-	}
-	frozen := func(a *scheduler.Attempt) bool {
-		return slices.ContainsFunc(p.victims, func(v Victim) bool { return v.Attempt == a })
 	}
 	for i := range p.victims {
 		if p.victims[i].group != groupFrozen {
@@ -59,7 +48,7 @@ func (p *Preemptor) earliestReleaseOn(s *scheduler.State, g *scheduler.Stage, n 
 		if e.At <= now || e.Attempt.Phase > scheduler.AttemptRunning {
 			continue
 		}
-		if frozen(e.Attempt) { // its CPU and I/O are counted already
+		if slices.ContainsFunc(p.victims, func(v Victim) bool { return v.Attempt == e.Attempt }) { // frozen: its CPU and I/O are counted already
 			r.Free[scheduler.Memory] += e.Attempt.Occupied.Resources[scheduler.Memory]
 		} else {
 			r.addVictim(&Victim{Attempt: e.Attempt, Kill: true}, 1)

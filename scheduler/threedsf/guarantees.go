@@ -173,8 +173,13 @@ func (l *reservedLane) dueOn(g *scheduler.Stage, node scheduler.NodeID) (first, 
 func (l *reservedLane) servePreempted() {
 	l.reservations.refresh()
 	l.freed = l.freed[:0]
-	for _, r := range l.reservations.list {
-		if l.c.actionsLeft > 0 && !l.placeOrKeepReservation(r) && l.c.actionsLeft > 0 {
+	l.dropUnless(l.reservations.list, l.placeOrKeepReservation)
+}
+
+// dropUnless drops those preemption reservations of a list that need not stay.
+func (l *reservedLane) dropUnless(list []*scheduler.Reservation, mustStay func(*scheduler.Reservation) bool) {
+	for _, r := range list {
+		if l.c.actionsLeft > 0 && !mustStay(r) && l.c.actionsLeft > 0 {
 			l.reservations.drop(r)
 		}
 	}
@@ -182,13 +187,7 @@ func (l *reservedLane) servePreempted() {
 
 // serveFreed places the tasks that are not due and whose preemption reservation has its capacity, after all due tasks: caps
 // may have too little for both.
-func (l *reservedLane) serveFreed() {
-	for _, r := range l.freed {
-		if l.c.actionsLeft > 0 && !l.placeFreed(r) && l.c.actionsLeft > 0 {
-			l.reservations.drop(r)
-		}
-	}
-}
+func (l *reservedLane) serveFreed() { l.dropUnless(l.freed, l.placeFreed) }
 
 // placeFreed places a task that is not due on the capacity that was freed for it. It reports whether the reservation must
 // stay, as placeOrKeepReservation.

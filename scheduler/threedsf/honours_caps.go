@@ -62,11 +62,7 @@ func (x *guaranteeCheck) leavesCapsUntil(g *scheduler.Stage, a *scheduler.Attemp
 		return scheduler.Never
 	}
 	latestEnd := scheduler.Never // that leaves them enough, of the caps found so far: another one may be exceeded earlier
-	for {
-		e := x.exceededCap(g, a, replacedTask(g, a), latestEnd)
-		if e.tenant == nil || e.at >= latestEnd {
-			break
-		}
+	for e := x.exceededCap(g, a, a.ID.Index, latestEnd); e.tenant != nil && e.at < latestEnd; e = x.exceededCap(g, a, a.ID.Index, latestEnd) {
 		latestEnd = e.at
 	}
 	if latestEnd == scheduler.Never {

@@ -47,6 +47,17 @@ type owner struct {
 	occupied  []backfill.Occupation // requested: by its running tasks, see occupyForRequests
 }
 
+// stages yields the stages of all jobs of an owner.
+func (o *owner) stages(yield func(*scheduler.Stage) bool) {
+	for _, j := range o.jobs {
+		for _, g := range j.Stages {
+			if !yield(g) {
+				return
+			}
+		}
+	}
+}
+
 var (
 	errUnknownEnd   = errors.New("completion time unknown")        // refuses a request without a computable end
 	errTooManyTasks = errors.New("too many tasks for a guarantee") // refuses one that would make the plan too large
@@ -139,12 +150,10 @@ func (b *plan) occupyForRequests() {
 		if !o.requested {
 			continue
 		}
-		for _, j := range o.jobs {
-			for _, g := range j.Stages {
-				for a := range s.Attempts().In(g) {
-					if s.Node(a.Node).CanPreempt(j) {
-						b.occupyFor(o, a)
-					}
+		for g := range o.stages {
+			for a := range s.Attempts().In(g) {
+				if s.Node(a.Node).CanPreempt(g.Job) {
+					b.occupyFor(o, a)
 				}
 			}
 		}
@@ -263,13 +272,10 @@ func (b *plan) hasUnknownEnd(o *owner) bool {
 		if b.exceedsCaps(j) || b.jobs.overrunTime(j) <= b.c.now {
 			return true
 		}
-		for _, g := range j.Stages {
-			if g.Remaining() == 0 {
-				continue
-			}
-			if g.ExceedsParallel() || (j.Spec.Project != 0 && j.Spec.Bound <= 0) || b.taskDuration(g) <= 0 {
-				return true
-			}
+	}
+	for g := range o.stages {
+		if g.Remaining() > 0 && (g.ExceedsParallel() || (g.Job.Spec.Project != 0 && g.Job.Spec.Bound <= 0) || b.taskDuration(g) <= 0) {
+			return true
 		}
 	}
 	return false
@@ -284,10 +290,10 @@ func (b *plan) completeGuarantee(o *owner, q backfill.Guarantee) (backfill.Guara
 				q.Departure = max(q.Departure, r.End)
 			}
 		}
-		for _, g := range j.Stages {
-			for a := range b.c.s.Attempts().In(g) {
-				q.Departure = max(q.Departure, b.expectedEnd(a))
-			}
+	}
+	for g := range o.stages {
+		for a := range b.c.s.Attempts().In(g) {
+			q.Departure = max(q.Departure, b.expectedEnd(a))
 		}
 	}
 	if o.deadline > 0 && q.Departure > o.deadline {

@@ -77,10 +77,8 @@ func (b *plan) collectOwners() {
 func (b *plan) deferRequests() {
 	b.tasksLeft = maxPlannedTasks
 	for _, o := range b.owners {
-		for _, j := range o.jobs {
-			for _, g := range j.Stages {
-				o.waiting += int(g.Pending)
-			}
+		for g := range o.stages {
+			o.waiting += int(g.Pending)
 		}
 		if !o.requested {
 			b.tasksLeft -= o.waiting
@@ -133,10 +131,8 @@ func (b *plan) restoreOwner(o *owner) {
 		o.guarantee = backfill.GuaranteeOf(b.c.s, o.id)
 	}
 	b.existing, b.tasks = slices.Grow(b.existing[:0], o.waiting), slices.Grow(b.tasks, o.waiting) // of very many, growing by and by copies them several times
-	for _, j := range o.jobs {
-		for _, g := range j.Stages {
-			b.restoreStage(o, g, &in)
-		}
+	for g := range o.stages {
+		b.restoreStage(o, g, &in)
 	}
 	b.requests = in.Requests
 	next := 0
@@ -261,11 +257,9 @@ func (b *plan) syncAccounts() {
 		if !o.requested {
 			continue
 		}
-		t := b.c.s.Reservations().GuaranteeTenant(o.jobs[0])
-		for _, j := range o.jobs {
-			for _, g := range j.Stages {
-				least[t] = least[t].Max(g.Spec.Demand)
-			}
+		t := s.Reservations().GuaranteeTenant(o.jobs[0])
+		for g := range o.stages {
+			least[t] = least[t].Max(g.Spec.Demand)
 		}
 	}
 	for t, share := range shares {

@@ -55,9 +55,6 @@ func (l *queues) of(t scheduler.TenantID, class uint8) *lasmq.Queues {
 	return l.index.Queues(queueGroup(t, class))
 }
 
-// begin starts a pass through the queues of a tenant's class.
-func (l *queues) begin(group int) { l.index.Queues(group).Begin(l.c.now) }
-
 // areUsed reports whether a class of a tenant is ordered by queues: two or more of
 // its jobs had ready work at the last sync.
 func (l *queues) areUsed(t scheduler.TenantID, class uint8) bool {

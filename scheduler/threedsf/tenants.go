@@ -197,7 +197,7 @@ func (o *tenantOrder) restartTenant(t scheduler.TenantID) {
 func (o *tenantOrder) beginQueues(t scheduler.TenantID) {
 	for class := classHigh; class <= classLow; class++ {
 		if o.queues.areUsed(t, class) {
-			o.queues.begin(queueGroup(t, class))
+			o.queues.of(t, class).Begin(o.c.now)
 		}
 	}
 }

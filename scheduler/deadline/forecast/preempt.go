@@ -187,16 +187,15 @@ func (p *Forecaster) suspendForCaps(w *jobState, more scheduler.Resources) {
 	if len(p.subtrees) == 0 {
 		return
 	}
-	tree, tenants := p.state.TenantTree(), p.state.Tenants()
-	for t := w.spec.Tenant; t != scheduler.NoTenant; t = tenants[t].Spec.Parent {
+	for t := p.tenantOf(w); t != nil; t = p.state.Tenant(t.Spec.Parent) {
 		for {
-			r, ok := tenants[t].Spec.Caps.Total.Allows(p.subtrees[t].Add(more))
+			r, ok := t.Spec.Caps.Total.Allows(p.subtrees[t.Spec.ID].Add(more))
 			if ok {
 				break
 			}
 			var victim *taskState
 			for _, x := range p.queue {
-				if p.isVictim(x) && tree.IsBelow(x.job.spec.Tenant, t) && x.demand[r] > 0 && p.nodes[x.node].occupiedMask[r] == 0 && (victim == nil || x.compareAsVictim(victim) < 0) {
+				if p.isVictim(x) && p.state.TenantTree().IsBelow(x.job.spec.Tenant, t.Spec.ID) && x.demand[r] > 0 && p.nodes[x.node].occupiedMask[r] == 0 && (victim == nil || x.compareAsVictim(victim) < 0) {
 					victim = x
 				}
 			}

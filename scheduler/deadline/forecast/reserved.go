@@ -59,13 +59,12 @@ func (p *Forecaster) reserveCaps(w *jobState, r reservedTime) {
 	if len(p.subtrees) == 0 {
 		return
 	}
-	tenants := p.state.Tenants()
-	for len(p.capped) < len(tenants) {
+	for len(p.capped) < len(p.tenants) {
 		p.capped = append(p.capped, nil)
 	}
-	for t := w.spec.Tenant; t != scheduler.NoTenant; t = tenants[t].Spec.Parent {
-		if tenants[t].Spec.Caps.Total != (scheduler.Limit{}) {
-			p.capped[t] = append(p.capped[t], r)
+	for t := p.tenantOf(w); t != nil; t = p.state.Tenant(t.Spec.Parent) {
+		if id := t.Spec.ID; t.Spec.Caps.Total != (scheduler.Limit{}) {
+			p.capped[id] = append(p.capped[id], r)
 		}
 	}
 }
@@ -124,22 +123,21 @@ func (p *Forecaster) leavesCaps(w *jobState, g *stageState) bool {
 	if len(p.capped) == 0 {
 		return true
 	}
-	tenants := p.state.Tenants()
-	for t := w.spec.Tenant; t != scheduler.NoTenant; t = tenants[t].Spec.Parent {
-		reserved := p.overlapping(p.capped[t], w, g)
+	for t := p.tenantOf(w); t != nil; t = p.state.Tenant(t.Spec.Parent) {
+		reserved := p.overlapping(p.capped[t.Spec.ID], w, g)
 		if len(reserved) == 0 {
 			continue
 		}
-		need := p.subtrees[t].Add(g.spec.Demand).Add(mostReserved(reserved))
-		if _, ok := tenants[t].Spec.Caps.Total.Allows(need); ok {
+		need := p.subtrees[t.Spec.ID].Add(g.spec.Demand).Add(mostReserved(reserved))
+		if _, ok := t.Spec.Caps.Total.Allows(need); ok {
 			continue
 		}
 		for _, x := range p.queue {
-			if x.job != nil && !x.cancelled && (x.endsAt <= reserved[0].start || p.isVictim(x)) && p.state.TenantTree().IsBelow(x.job.spec.Tenant, t) {
+			if x.job != nil && !x.cancelled && (x.endsAt <= reserved[0].start || p.isVictim(x)) && p.state.TenantTree().IsBelow(x.job.spec.Tenant, t.Spec.ID) {
 				need = need.Sub(x.demand)
 			}
 		}
-		if _, ok := tenants[t].Spec.Caps.Total.Allows(need); !ok {
+		if _, ok := t.Spec.Caps.Total.Allows(need); !ok {
 			return false
 		}
 	}
@@ -167,22 +165,22 @@ func (p *Forecaster) charge(w *jobState, d scheduler.Resources) {
 		return
 	}
 	w.used = w.used.Add(d)
-	for t := w.spec.Tenant; t != scheduler.NoTenant; t = p.state.Tenants()[t].Spec.Parent {
-		p.subtrees[t] = p.subtrees[t].Add(d)
+	for t := p.tenantOf(w); t != nil; t = p.state.Tenant(t.Spec.Parent) {
+		p.subtrees[t.Spec.ID] = p.subtrees[t.Spec.ID].Add(d)
 	}
 }
+
+func (p *Forecaster) tenantOf(w *jobState) *scheduler.Tenant { return p.state.Tenant(w.spec.Tenant) }
 
 // withinCaps is TenantTree.WithinCaps in the sample. O(depth of the tenant); O(1) if no tenant has a cap.
 func (p *Forecaster) withinCaps(w *jobState, task, more scheduler.Resources) bool {
 	if len(p.subtrees) == 0 {
 		return true
 	}
-	tenants := p.state.Tenants()
-	_, ok := tenants[w.spec.Tenant].Spec.Caps.Task.Allows(task)
-	for t := w.spec.Tenant; ok && t != scheduler.NoTenant; t = tenants[t].Spec.Parent {
-		caps := &tenants[t].Spec.Caps
-		_, ofJob := caps.Job.Allows(w.used.Add(more))
-		_, total := caps.Total.Allows(p.subtrees[t].Add(more))
+	_, ok := p.tenantOf(w).Spec.Caps.Task.Allows(task)
+	for t := p.tenantOf(w); ok && t != nil; t = p.state.Tenant(t.Spec.Parent) {
+		_, ofJob := t.Spec.Caps.Job.Allows(w.used.Add(more))
+		_, total := t.Spec.Caps.Total.Allows(p.subtrees[t.Spec.ID].Add(more))
 		ok = ofJob && total
 	}
 	return ok
