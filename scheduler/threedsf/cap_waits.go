@@ -6,14 +6,15 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// capWait is a due task for which capacity is being freed: nobody else may take what the caps of its tenants allow then.
+// capWait is a due task for which capacity is being freed: nobody else may take what the caps of its tenants allow
+// then.
 type capWait struct {
 	stage       *scheduler.Stage
 	reservation *scheduler.Reservation // that is due
 }
 
-// allows reports whether caps let one more task of a stage start, beside the due tasks that wait for them.
-// O(depth of the tenant).
+// allows reports whether caps let one more task of a stage start, beside the due tasks that wait for them. O(depth of
+// the tenant).
 func (v *view) allows(g *scheduler.Stage) bool {
 	return v.withinCaps(g.Job, g.Spec.Demand, g.Spec.Demand)
 }
@@ -23,8 +24,8 @@ func (v *view) withinCaps(j *scheduler.Job, task, more scheduler.Resources) bool
 	return v.s.TenantTree().WithinCaps(j, task, more) && capWaitAgainst(v.s, v.capWaits, j, more) == nil
 }
 
-// capWaitAgainst returns one of some due tasks whose tenant shares a cap with a job that so leaves no more for the job: one
-// of another job if there is one, nil for none. O(1) without due tasks, else O(due tasks x depth²).
+// capWaitAgainst returns one of some due tasks whose tenant shares a cap with a job that so leaves no more for the job:
+// one of another job if there is one, nil for none. O(1) without due tasks, else O(due tasks x depth²).
 func capWaitAgainst(s *scheduler.State, waits []capWait, j *scheduler.Job, more scheduler.Resources) *capWait {
 	if len(waits) == 0 {
 		return nil
@@ -58,8 +59,8 @@ func awaitedBelow(s *scheduler.State, waits []capWait, id scheduler.TenantID) (s
 	return sum
 }
 
-// firstCapWait returns the first of some due tasks below a tenant that needs a resource: of another job than j, else one of j,
-// nil for none.
+// firstCapWait returns the first of some due tasks below a tenant that needs a resource: of another job than j, else
+// one of j, nil for none.
 func firstCapWait(s *scheduler.State, waits []capWait, id scheduler.TenantID, r scheduler.Resource, j *scheduler.Job) (own *capWait) {
 	for i := range waits {
 		w := &waits[i]
@@ -74,8 +75,8 @@ func firstCapWait(s *scheduler.State, waits []capWait, id scheduler.TenantID, r 
 	return own
 }
 
-// others finds out what may be started below caps that is not placed by the policy: second attempts, and maps that reduces
-// wait for. It has a view of its own: that of the cycle belongs to the last decision.
+// others finds out what may be started below caps that is not placed by the policy: second attempts, and maps that
+// reduces wait for. It has a view of its own: that of the cycle belongs to the last decision.
 type others struct {
 	view       view // capWaits are the guarantees that are due, whether capacity is being freed for them or not
 	guarantees guaranteeCheck
@@ -85,10 +86,10 @@ type others struct {
 // begin forgets what was known before a decision, which changes what is known of caps as it tries.
 func (o *others) begin() { o.seen = scheduler.Stamp{} }
 
-// refusedByCap reports whether the next task of a stage, or a second attempt at one, may not start on a node: it leaves too
-// little of a cap to a task of another job that is due, or, if it does not give way, to a guarantee to come. A second attempt
-// leaves the caps to tasks of its own job as well, but for those that wait for its stage. O(1) if no cap is above the tenant
-// or there is no guarantee; else O(due tasks x depth²), and once for a State O(nodes + guarantees).
+// refusedByCap reports whether the next task of a stage, or a second attempt at one, may not start on a node: it leaves
+// too little of a cap to a task of another job that is due, or, if it does not give way, to a guarantee to come. A
+// second attempt leaves the caps to tasks of its own job as well, but for those that wait for its stage. O(1) if no cap
+// is above the tenant or there is no guarantee; else O(due tasks x depth²), and once for a State O(nodes + guarantees).
 func (o *others) refusedByCap(s *scheduler.State, g *scheduler.Stage, node scheduler.NodeID, second bool, now scheduler.Time) (r scheduler.CapRefusal, refused bool) {
 	if o.view.s = s; len(s.Reservations().Guarantees()) == 0 || !o.view.isBelowCap(g.Job.Spec.Tenant) {
 		return r, false
@@ -109,7 +110,8 @@ func (o *others) refusedByCap(s *scheduler.State, g *scheduler.Stage, node sched
 	return scheduler.CapRefusal{Until: e.until}, e.tenant != nil
 }
 
-// listDue lists the guarantees of ready tasks that are due, and forgets what was known of another State. O(1) if it is the same.
+// listDue lists the guarantees of ready tasks that are due, and forgets what was known of another State. O(1) if it is
+// the same.
 func (o *others) listDue(s *scheduler.State, now scheduler.Time) {
 	if stamp := s.Stamp(); o.seen != stamp || o.view.now != now {
 		o.seen, o.view.now, o.view.capWaits = stamp, now, o.view.capWaits[:0]

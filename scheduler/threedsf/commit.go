@@ -7,12 +7,10 @@ import (
 	"github.com/drover-run/drover/scheduler/backfill"
 )
 
-// commit makes the State's reservations and policy states those of the plan: first
-// for owners with a guarantee, then one by one for requests. If the cycle runs out
-// of the actions that it has for requests, the request at hand is not accepted yet; its
-// reservations stay and the next cycle continues. So it does with a request that is planned
-// in part. Moves to earlier times, which no guarantee needs, take an
-// eighth of the cycle's actions at most.
+// commit makes the State's reservations and policy states those of the plan: first for owners with a guarantee, then
+// one by one for requests. If the cycle runs out of the actions that it has for requests, the request at hand is not
+// accepted yet; its reservations stay and the next cycle continues. So it does with a request that is planned in part.
+// Moves to earlier times, which no guarantee needs, take an eighth of the cycle's actions at most.
 func (b *plan) commit() {
 	b.movesLeft = b.c.actionsLeft/8 + 1
 	for _, o := range b.owners {
@@ -47,8 +45,8 @@ func (b *plan) recordGuarantee(o *owner, kind scheduler.PolicyStateKind, value i
 	b.c.recordState(scheduler.PolicyState{PolicyStateKey: backfill.StateKey(kind, o.id), Value: value, At: at})
 }
 
-// reserveOwner makes the State's reservations of one owner those of the plan. It
-// returns false if the cycle has no actions left.
+// reserveOwner makes the State's reservations of one owner those of the plan. It returns false if the cycle has no
+// actions left.
 func (b *plan) reserveOwner(o *owner) bool {
 	all, violated := true, b.c.s.Reservations().IsViolated(o.jobs[0])
 	b.planner.ScanOf(o.id, func(x *backfill.PlannedTask) {
@@ -59,8 +57,8 @@ func (b *plan) reserveOwner(o *owner) bool {
 	return all && (!o.requested || o.partial || b.setLatestOfDue(o))
 }
 
-// setLatestOfDue sets the latest start of the reservations of an accepted owner that are
-// due already, which the planner does not know.
+// setLatestOfDue sets the latest start of the reservations of an accepted owner that are due already, which the planner
+// does not know.
 func (b *plan) setLatestOfDue(o *owner) bool {
 	for _, j := range o.jobs {
 		for _, old := range j.Reservations() {
@@ -76,9 +74,8 @@ func (b *plan) setLatestOfDue(o *owner) bool {
 	return true
 }
 
-// latestStart returns the latest start of a reservation of an owner that keeps its
-// guarantee. While there is none yet, the reservation may not be delayed unless a deadline
-// leaves time.
+// latestStart returns the latest start of a reservation of an owner that keeps its guarantee. While there is none yet,
+// the reservation may not be delayed unless a deadline leaves time.
 func (b *plan) latestStart(o *owner, r *scheduler.Reservation) scheduler.Time {
 	latest := o.guarantee.Latest
 	if o.partial {
@@ -98,8 +95,8 @@ func (b *plan) tryReserve(o *owner, r scheduler.Reservation) bool {
 	return b.tryApply(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r})
 }
 
-// reserveTask makes the State's reservation of one task of an owner that of the plan. It returns false if the cycle
-// has no actions left for that.
+// reserveTask makes the State's reservation of one task of an owner that of the plan. It returns false if the cycle has
+// no actions left for that.
 func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) bool {
 	c := b.c
 	var old *scheduler.Reservation
@@ -148,8 +145,8 @@ func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) boo
 	return b.tryReserve(o, r)
 }
 
-// latestToReserve returns the latest start of a reservation that replaces old: an accepted owner keeps that of old, and has
-// none once its guarantee is violated.
+// latestToReserve returns the latest start of a reservation that replaces old: an accepted owner keeps that of old, and
+// has none once its guarantee is violated.
 func (b *plan) latestToReserve(o *owner, r, old *scheduler.Reservation, violated bool) scheduler.Time {
 	latest := b.latestStart(o, r)
 	if o.requested {
@@ -164,8 +161,8 @@ func (b *plan) latestToReserve(o *owner, r, old *scheduler.Reservation, violated
 	return latest
 }
 
-// ensureViolationRecorded records again in this decision that a guarantee is
-// violated: Check asks for it whenever a latest start is given up.
+// ensureViolationRecorded records again in this decision that a guarantee is violated: Check asks for it whenever a
+// latest start is given up.
 func (b *plan) ensureViolationRecorded(o *owner) {
 	c := b.c
 	if backfill.RecordsViolation(c.states, o.id) {
@@ -178,8 +175,7 @@ func (b *plan) ensureViolationRecorded(o *owner) {
 	c.recordState(n)
 }
 
-// unreserveOwner drops the reservations of a refused owner, as many as the cycle has
-// actions for.
+// unreserveOwner drops the reservations of a refused owner, as many as the cycle has actions for.
 func (b *plan) unreserveOwner(o *owner) {
 	for _, j := range o.jobs {
 		for _, r := range slices.Clone(j.Reservations()) {

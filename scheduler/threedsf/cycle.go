@@ -6,9 +6,8 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// cycle is one decision in the making: the State as the decision has changed it so far,
-// and what is decided. All changes of a decision go through its methods, so that State and
-// decision agree.
+// cycle is one decision in the making: the State as the decision has changed it so far, and what is decided. All
+// changes of a decision go through its methods, so that State and decision agree.
 type cycle struct {
 	view
 	shares      *shares // with what the decision has placed
@@ -54,9 +53,9 @@ func (c *cycle) replacePlacement(action int32, a scheduler.Action) {
 	c.nonPlacement = true
 }
 
-// withdrawReservation undoes a reservation of this decision, and returns the index of its
-// action, or -1 if this decision did not make it. It takes the latest matching action, since
-// an earlier one may have made and dropped a reservation of the same id.
+// withdrawReservation undoes a reservation of this decision, and returns the index of its action, or -1 if this
+// decision did not make it. It takes the latest matching action, since an earlier one may have made and dropped a
+// reservation of the same id.
 func (c *cycle) withdrawReservation(id scheduler.ReservationID) int {
 	for i := len(c.actions) - 1; i >= 0; i-- {
 		if a := &c.actions[i]; a.Kind == scheduler.ActReserve && a.Reservation.ID == id {
@@ -94,8 +93,7 @@ func (c *cycle) apply(a scheduler.Action) {
 	c.changeCount++
 }
 
-// recordState applies a policy state and appends it to the decision. It returns
-// false if the State refuses it.
+// recordState applies a policy state and appends it to the decision. It returns false if the State refuses it.
 func (c *cycle) recordState(n scheduler.PolicyState) bool {
 	c.states = append(c.states, n)
 	if c.s.PolicyStates().Apply(c.states[len(c.states)-1:]) != nil {

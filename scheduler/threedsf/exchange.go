@@ -6,23 +6,19 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// A stage without a free node at its input, because tasks of this decision took
-// them, may exchange with such a task: one with input elsewhere too goes there, one
-// away from its input anyway goes to any other node. This is one step of an
-// augmenting path; placing one task at a time would otherwise miss the best
-// matching. Which tasks of which stages are placed stays as fair shares decided,
-// only their nodes change.
+// A stage without a free node at its input, because tasks of this decision took them, may exchange with such a task:
+// one with input elsewhere too goes there, one away from its input anyway goes to any other node. This is one step of
+// an augmenting path; placing one task at a time would otherwise miss the best matching. Which tasks of which stages
+// are placed stays as fair shares decided, only their nodes change.
 
-// For an exchange at most maxExchangeTasks waiting tasks of either stage are
-// examined. None is made with fewer than minExchangeActions actions left, so that a
-// further pass can use the capacity that it frees.
+// For an exchange at most maxExchangeTasks waiting tasks of either stage are examined. None is made with fewer than
+// minExchangeActions actions left, so that a further pass can use the capacity that it frees.
 const (
 	maxExchangeTasks   = 48
 	minExchangeActions = 64
 )
 
-// exchanger places tasks with input, and exchanges the nodes of those that this decision
-// placed.
+// exchanger places tasks with input, and exchanges the nodes of those that this decision placed.
 type exchanger struct {
 	c      *cycle
 	open   *openNodes
@@ -31,8 +27,8 @@ type exchanger struct {
 	placed *exchangeIndex
 }
 
-// tryExchange places a task of a stage at its input by moving a task of this
-// decision to another node, and reports whether it did.
+// tryExchange places a task of a stage at its input by moving a task of this decision to another node, and reports
+// whether it did.
 func (e *exchanger) tryExchange(g *scheduler.Stage) bool {
 	x := e.placed
 	if e.c.actionsLeft <= minExchangeActions || x.withoutExchange[g] {
@@ -57,8 +53,8 @@ func (e *exchanger) tryExchange(g *scheduler.Stage) bool {
 	return false
 }
 
-// tryExchangeWith moves one placed task to another node for a task of a stage, if it
-// has an alternative and frees enough capacity.
+// tryExchangeWith moves one placed task to another node for a task of a stage, if it has an alternative and frees
+// enough capacity.
 func (e *exchanger) tryExchangeWith(g *scheduler.Stage, task int32, node scheduler.NodeID, at int32) bool {
 	x := e.placed
 	other := x.tasks[at]
@@ -102,8 +98,8 @@ func holdsMostInput(g *scheduler.Stage, task int32, node scheduler.NodeID) bool 
 	return k >= 0 && (local == nil || local[k] == slices.Max(local))
 }
 
-// findLocalAlternative returns a task of a stage, the placed one or a waiting one,
-// with a free node at its input other than one.
+// findLocalAlternative returns a task of a stage, the placed one or a waiting one, with a free node at its input other
+// than one.
 func (e *exchanger) findLocalAlternative(h *scheduler.Stage, task int32, except scheduler.NodeID) (int32, scheduler.NodeID) {
 	if to := e.finder.idlestLocalNode(h, task, except); to != scheduler.NoNode {
 		return task, to

@@ -6,9 +6,8 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// maxExamined bounds how many nodes are compared with demands to explain why stages wait,
-// all together, where nothing is known from earlier cycles. At least minExamined different
-// demands are.
+// maxExamined bounds how many nodes are compared with demands to explain why stages wait, all together, where nothing
+// is known from earlier cycles. At least minExamined different demands are.
 const (
 	maxExamined = 1 << 19
 	minExamined = 64
@@ -37,8 +36,8 @@ type explainer struct {
 // begin forgets what was known of the State of an earlier decision.
 func (e *explainer) begin() { clear(e.plannedStarts) }
 
-// explain records a reason for each stage that is left waiting, or for the next part of them; began is the
-// State's stamp at the start of the decision. The other parts are requested at once: nothing else may happen.
+// explain records a reason for each stage that is left waiting, or for the next part of them; began is the State's
+// stamp at the start of the decision. The other parts are requested at once: nothing else may happen.
 func (e *explainer) explain(began scheduler.Stamp) {
 	e.open.beginShrinkOnly()
 	clear(e.examined)
@@ -126,8 +125,9 @@ func (e *explainer) explainReserved(w *scheduler.Waiting, g *scheduler.Stage) {
 	w.Reason, w.Until = scheduler.ReasonLater, e.nextPlannedStart(g)
 }
 
-// capWait returns a due task for which what caps allow a stage is left, nil for none. If a task of the stage is due itself and
-// waits, that is one of those served before it, or, if they leave it enough, its own: then its node has too little.
+// capWait returns a due task for which what caps allow a stage is left, nil for none. If a task of the stage is due
+// itself and waits, that is one of those served before it, or, if they leave it enough, its own: then its node has too
+// little.
 func (e *explainer) capWait(g *scheduler.Stage) *capWait {
 	waits := e.c.capWaits
 	if i := slices.IndexFunc(waits, func(x capWait) bool { return x.stage == g }); i >= 0 {
@@ -141,8 +141,8 @@ func (e *explainer) capWait(g *scheduler.Stage) *capWait {
 	return capWaitAgainst(e.c.s, waits, g.Job, g.Spec.Demand)
 }
 
-// admitDemand decides whether the nodes are compared with the demand of a stage: with the first
-// maxExamined demands of a decision.
+// admitDemand decides whether the nodes are compared with the demand of a stage: with the first maxExamined demands of
+// a decision.
 func (e *explainer) admitDemand(g *scheduler.Stage) bool {
 	key := e.c.s.Cluster().DemandClassOf(g)
 	if _, known := e.examined[key]; known {
@@ -155,8 +155,8 @@ func (e *explainer) admitDemand(g *scheduler.Stage) bool {
 	return true
 }
 
-// isBeingPlanned reports whether a job or its project requests a guarantee and this
-// decision left a part of the planning to the next one.
+// isBeingPlanned reports whether a job or its project requests a guarantee and this decision left a part of the
+// planning to the next one.
 func (e *explainer) isBeingPlanned(j *scheduler.Job) bool {
 	if !e.survey.deferred {
 		return false
@@ -176,9 +176,8 @@ func (e *explainer) releasingNode(g *scheduler.Stage) (scheduler.NodeID, bool) {
 	return scheduler.NoNode, false
 }
 
-// blockingReservation returns a reservation of another job that keeps a task of the
-// stage off a node with free capacity. It returns nil if only the job's own
-// reservations do so on some node.
+// blockingReservation returns a reservation of another job that keeps a task of the stage off a node with free
+// capacity. It returns nil if only the job's own reservations do so on some node.
 func (e *explainer) blockingReservation(g *scheduler.Stage) *scheduler.Reservation {
 	var first *scheduler.Reservation
 	for id := e.c.s.Cluster().NextNode(g, 0); id != scheduler.NoNode; id = e.c.s.Cluster().NextNode(g, id+1) {
@@ -195,8 +194,8 @@ func (e *explainer) blockingReservation(g *scheduler.Stage) *scheduler.Reservati
 	return first
 }
 
-// nextPlannedStart returns when the first task of a stage is planned to start after
-// now, or Never. The starts of all stages are listed once a cycle.
+// nextPlannedStart returns when the first task of a stage is planned to start after now, or Never. The starts of all
+// stages are listed once a cycle.
 func (e *explainer) nextPlannedStart(g *scheduler.Stage) scheduler.Time {
 	if len(e.plannedStarts) == 0 {
 		for _, r := range e.c.s.Reservations().Guarantees() { // sorted by start

@@ -7,8 +7,7 @@ import (
 	"github.com/drover-run/drover/scheduler/locality"
 )
 
-// nodeFinder finds open nodes by where the input of tasks is. It remembers nothing but
-// scratch space and the racks.
+// nodeFinder finds open nodes by where the input of tasks is. It remembers nothing but scratch space and the racks.
 type nodeFinder struct {
 	v    *view
 	open *openNodes
@@ -17,9 +16,8 @@ type nodeFinder struct {
 	racks     racks
 }
 
-// localSearch is the progress of searching a stage for tasks with a free node at
-// their input: tasks before task have none and, after maxScannedTasks, no task has
-// one on nodes before node. It stays valid while capacity only shrinks.
+// localSearch is the progress of searching a stage for tasks with a free node at their input: tasks before task have
+// none and, after maxScannedTasks, no task has one on nodes before node. It stays valid while capacity only shrinks.
 type localSearch struct {
 	stage     *scheduler.Stage
 	task      int32
@@ -30,8 +28,8 @@ type localSearch struct {
 	slotsLeft int32 // tasks still to be evaluated
 }
 
-// maxScannedTasks is how many waiting tasks of a stage are scanned one by one;
-// beyond them, the tasks on nodes with free capacity are scanned.
+// maxScannedTasks is how many waiting tasks of a stage are scanned one by one; beyond them, the tasks on nodes with
+// free capacity are scanned.
 const maxScannedTasks = 512
 
 // countSlots returns how many tasks of a stage fit on the nodes that next finds, at most limit.
@@ -42,23 +40,20 @@ func (f *nodeFinder) countSlots(g *scheduler.Stage, limit int32, next func(*sche
 	return n
 }
 
-// freeSlots returns how many tasks of a stage fit on all nodes together, at most
-// limit. It bounds the request to the matcher, which would otherwise collect
-// thousands of waiting tasks for one free slot.
+// freeSlots returns how many tasks of a stage fit on all nodes together, at most limit. It bounds the request to the
+// matcher, which would otherwise collect thousands of waiting tasks for one free slot.
 func (f *nodeFinder) freeSlots(g *scheduler.Stage, limit int32) int32 {
 	return f.countSlots(g, limit, f.v.s.Cluster().NextNode)
 }
 
-// countMovable returns the number of tasks of a stage that fit on open nodes, at
-// most maxEvaluatedTasks.
+// countMovable returns the number of tasks of a stage that fit on open nodes, at most maxEvaluatedTasks.
 func (f *nodeFinder) countMovable(g *scheduler.Stage) int32 {
 	return f.countSlots(g, maxEvaluatedTasks, f.open.nextOpenNode)
 }
 
-// findLocalTask returns the next waiting task of a stage with a free node at its
-// input, and the idlest such node among those that store most of it; ties go to the
-// first listed. All calls in a pass cost O(waiting tasks x replicas), bounded by
-// maxScannedTasks plus the tasks on nodes with free capacity.
+// findLocalTask returns the next waiting task of a stage with a free node at its input, and the idlest such node among
+// those that store most of it; ties go to the first listed. All calls in a pass cost O(waiting tasks x replicas),
+// bounded by maxScannedTasks plus the tasks on nodes with free capacity.
 func (f *nodeFinder) findLocalTask(g *scheduler.Stage, near *localSearch) (int32, scheduler.NodeID) {
 	if most := maxScannedTasks - near.scanned; most > 0 {
 		for i := range locality.NearTasks(f.v.s, g, near.task, most) {
@@ -96,8 +91,8 @@ func (f *nodeFinder) findLocalTask(g *scheduler.Stage, near *localSearch) (int32
 	return 0, scheduler.NoNode
 }
 
-// idlestLocalNode returns the idlest open node with free capacity, other than one, among those that
-// store most of a task's input, or NoNode.
+// idlestLocalNode returns the idlest open node with free capacity, other than one, among those that store most of a
+// task's input, or NoNode.
 func (f *nodeFinder) idlestLocalNode(g *scheduler.Stage, task int32, except scheduler.NodeID) scheduler.NodeID {
 	f.nearNodes = locality.LocalNodes(f.v.s, g, task, f.nearNodes[:0])
 	best, mostIdle := scheduler.NoNode, 0.0
@@ -113,12 +108,10 @@ func (f *nodeFinder) idlestLocalNode(g *scheduler.Stage, task int32, except sche
 	return best
 }
 
-// maxEvaluatedTasks bounds the tasks of a stage that are evaluated; the rest follow
-// their result.
+// maxEvaluatedTasks bounds the tasks of a stage that are evaluated; the rest follow their result.
 const maxEvaluatedTasks = 8
 
-// maxIdlestCompared is how many nodes are compared for a task that goes to another
-// rack.
+// maxIdlestCompared is how many nodes are compared for a task that goes to another rack.
 const maxIdlestCompared = 256
 
 // racks lists the nodes of each rack, built on first use after the nodes of the State changed.
@@ -152,10 +145,9 @@ func idleness(n *scheduler.Node) float64 {
 	return 1 - n.Used().DominantShare(n.Spec.Capacity)
 }
 
-// remoteNodeFor returns the node for a task that does not wait for its input: the
-// idlest open one in a rack of its input (Alg. 4 line 8), else the idlest of the
-// first open ones anywhere; ties go to the lowest id. A node is left out; those on
-// which the task failed are taken if no other is open.
+// remoteNodeFor returns the node for a task that does not wait for its input: the idlest open one in a rack of its
+// input (Alg. 4 line 8), else the idlest of the first open ones anywhere; ties go to the lowest id. A node is left out;
+// those on which the task failed are taken if no other is open.
 func (f *nodeFinder) remoteNodeFor(g *scheduler.Stage, task int32, except scheduler.NodeID) scheduler.NodeID {
 	if failed := g.FailedOn(task); len(failed) > 0 {
 		if best := f.remoteNodeExcept(g, task, append(slices.Clone(failed), except)); best != scheduler.NoNode {

@@ -7,8 +7,7 @@ import (
 	"github.com/drover-run/drover/scheduler/deadline"
 )
 
-// reservedLane serves the tasks for which capacity is reserved on a node: by a guarantee
-// that is due, or by preemption.
+// reservedLane serves the tasks for which capacity is reserved on a node: by a guarantee that is due, or by preemption.
 type reservedLane struct {
 	c            *cycle
 	open         *openNodes
@@ -24,15 +23,15 @@ type reservedLane struct {
 	ends  []nodeEnd        // by node
 }
 
-// nodeEnd is when the next attempt on a node should have ended by its bound, Never for none, while the node has this version.
+// nodeEnd is when the next attempt on a node should have ended by its bound, Never for none, while the node has this
+// version.
 type nodeEnd struct {
 	version uint64
 	at      scheduler.Time
 }
 
-// collectDue counts the guarantee reservations that have not ended and lists those that
-// are due and have a task left to place. Without any, the rest of this file costs
-// nothing. O(guarantees that have begun).
+// collectDue counts the guarantee reservations that have not ended and lists those that are due and have a task left to
+// place. Without any, the rest of this file costs nothing. O(guarantees that have begun).
 func (l *reservedLane) collectDue() {
 	l.due, l.withoutVictims, l.c.capWaits = l.due[:0], l.withoutVictims[:0], l.c.capWaits[:0]
 	if l.state != l.c.s || l.c.now < l.now {
@@ -58,8 +57,8 @@ func (l *reservedLane) collectDue() {
 	l.open.guaranteeCount = count
 }
 
-// wakeForEnds requests a cycle for when a task on a node should have ended by its bound: beside a guarantee that is due,
-// it counts as ended then, and others may start. O(1) while nothing happens on the node.
+// wakeForEnds requests a cycle for when a task on a node should have ended by its bound: beside a guarantee that is
+// due, it counts as ended then, and others may start. O(1) while nothing happens on the node.
 func (l *reservedLane) wakeForEnds(node scheduler.NodeID) {
 	for len(l.ends) <= int(node) {
 		l.ends = append(l.ends, nodeEnd{})
@@ -76,8 +75,8 @@ func (l *reservedLane) wakeForEnds(node scheduler.NodeID) {
 	l.c.wakeAt(e.at)
 }
 
-// serveDue places the tasks whose reservation is due (P1) on the reserved node,
-// in order of start, and preempts for them there.
+// serveDue places the tasks whose reservation is due (P1) on the reserved node, in order of start, and preempts for
+// them there.
 func (l *reservedLane) serveDue() {
 	for _, r := range l.due {
 		g := l.c.s.Stage(r.StageID())
@@ -93,8 +92,8 @@ func (l *reservedLane) serveDue() {
 	}
 }
 
-// placeOrPreempt places a task into its reservation, or preempts for it where its node or a cap has too little. It reports
-// whether what the task lacks is being freed.
+// placeOrPreempt places a task into its reservation, or preempts for it where its node or a cap has too little. It
+// reports whether what the task lacks is being freed.
 func (l *reservedLane) placeOrPreempt(r *scheduler.Reservation, g *scheduler.Stage) bool {
 	allowed := l.c.allows(g)
 	_, fits := l.c.s.Node(r.Node).Fits(g.Spec.Demand, g.Spec.Disk)
@@ -154,8 +153,8 @@ func (l *reservedLane) victimsOnNode(r *scheduler.Reservation, g *scheduler.Stag
 	return l.preemption.victimsForDue(g, r.Node)
 }
 
-// dueOn returns the first waiting task of a stage with a guarantee in force on a node that stays to its end, -1 for none,
-// and how many there are.
+// dueOn returns the first waiting task of a stage with a guarantee in force on a node that stays to its end, -1 for
+// none, and how many there are.
 func (l *reservedLane) dueOn(g *scheduler.Stage, node scheduler.NodeID) (first, n int32) {
 	first = -1
 	for _, r := range l.c.s.Reservations().On(node) {
@@ -168,8 +167,8 @@ func (l *reservedLane) dueOn(g *scheduler.Stage, node scheduler.NodeID) (first, 
 	return first, n
 }
 
-// servePreempted places the due tasks whose preemption reservation has its capacity, and drops
-// reservations without a purpose.
+// servePreempted places the due tasks whose preemption reservation has its capacity, and drops reservations without a
+// purpose.
 func (l *reservedLane) servePreempted() {
 	l.reservations.refresh()
 	l.freed = l.freed[:0]
@@ -185,12 +184,12 @@ func (l *reservedLane) dropUnless(list []*scheduler.Reservation, mustStay func(*
 	}
 }
 
-// serveFreed places the tasks that are not due and whose preemption reservation has its capacity, after all due tasks: caps
-// may have too little for both.
+// serveFreed places the tasks that are not due and whose preemption reservation has its capacity, after all due tasks:
+// caps may have too little for both.
 func (l *reservedLane) serveFreed() { l.dropUnless(l.freed, l.placeFreed) }
 
-// placeFreed places a task that is not due on the capacity that was freed for it. It reports whether the reservation must
-// stay, as placeOrKeepReservation.
+// placeFreed places a task that is not due on the capacity that was freed for it. It reports whether the reservation
+// must stay, as placeOrKeepReservation.
 func (l *reservedLane) placeFreed(r *scheduler.Reservation) bool {
 	g, n := l.c.s.Stage(r.StageID()), l.c.s.Node(r.Node)
 	if !g.Ready() || g.Startable() == 0 {
@@ -204,9 +203,9 @@ func (l *reservedLane) placeFreed(r *scheduler.Reservation) bool {
 	return !n.Releasing.IsZero()
 }
 
-// placeOrKeepReservation places the task of a reservation if it is due and its capacity is
-// free now; one that is not due is left to serveFreed. It reports whether the reservation
-// must stay: false if it is pointless or its task was just placed.
+// placeOrKeepReservation places the task of a reservation if it is due and its capacity is free now; one that is not
+// due is left to serveFreed. It reports whether the reservation must stay: false if it is pointless or its task was
+// just placed.
 func (l *reservedLane) placeOrKeepReservation(r *scheduler.Reservation) bool {
 	g := l.c.s.Stage(r.StageID())
 	n := l.c.s.Node(r.Node)
@@ -244,8 +243,8 @@ func (l *reservedLane) placeOrKeepReservation(r *scheduler.Reservation) bool {
 	return !n.Releasing.IsZero() || (due && (ok || l.awaitsStart(r, g))) // if it fits, a cap stops it
 }
 
-// awaitsStart reports whether attempts that start or resume on the node of a due task's preemption reservation, and can be
-// preempted once they run, are all that it lacks.
+// awaitsStart reports whether attempts that start or resume on the node of a due task's preemption reservation, and can
+// be preempted once they run, are all that it lacks.
 func (l *reservedLane) awaitsStart(r *scheduler.Reservation, g *scheduler.Stage) bool {
 	if l.c.cfg.Preempt == deadline.None {
 		return false

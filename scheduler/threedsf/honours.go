@@ -6,9 +6,8 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// guaranteeCheck says what may start beside the guarantees on a node. It owns scratch
-// space, and notes when a task that may not start in this pass because of a cap should
-// be asked about again (capGuarantees.retryAt).
+// guaranteeCheck says what may start beside the guarantees on a node. It owns scratch space, and notes when a task that
+// may not start in this pass because of a cap should be asked about again (capGuarantees.retryAt).
 type guaranteeCheck struct {
 	v         *view
 	capacity  scheduler.FreeCapacity // of guaranteeFits
@@ -16,17 +15,14 @@ type guaranteeCheck struct {
 	ancestors []bool // of dependsOn
 }
 
-// honoursGuarantees reports whether starting d more of a stage (with disk space on
-// disk), or resuming its attempt a, leaves each guarantee on the node its
-// capacity at its start, and those below the same caps what they need of these. Guarantees of
-// the job's own later stages that depend on this stage are ignored. A running task
-// counts at that start if it is non-preemptible there and its bound ends later, a
-// suspended one whatever its bound. A preemptible task takes nothing of them but
-// memory that swap has no room for.
+// honoursGuarantees reports whether starting d more of a stage (with disk space on disk), or resuming its attempt a,
+// leaves each guarantee on the node its capacity at its start, and those below the same caps what they need of these.
+// Guarantees of the job's own later stages that depend on this stage are ignored. A running task counts at that start
+// if it is non-preemptible there and its bound ends later, a suspended one whatever its bound. A preemptible task takes
+// nothing of them but memory that swap has no room for.
 //
-// The rule is that of scheduler.Check, on the safe side for what this decision has
-// placed. O(reservations²) of the node, and O(reservations x attempts) where an
-// empty node would have the capacity.
+// The rule is that of scheduler.Check, on the safe side for what this decision has placed. O(reservations²) of the
+// node, and O(reservations x attempts) where an empty node would have the capacity.
 func (x *guaranteeCheck) honoursGuarantees(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16, a *scheduler.Attempt) bool {
 	j := g.Job
 	preemptible, end := n.CanPreempt(j), scheduler.Never
@@ -54,8 +50,7 @@ func (x *guaranteeCheck) honoursGuarantees(n *scheduler.Node, g *scheduler.Stage
 	return !slices.ContainsFunc(list, func(r *scheduler.Reservation) bool { return concerns(r) && !x.guaranteeFits(r, n, j, d, space, disk) })
 }
 
-// dependsOn reports whether a stage of a job starts only after another one. O(stages
-// x predecessors).
+// dependsOn reports whether a stage of a job starts only after another one. O(stages x predecessors).
 func (x *guaranteeCheck) dependsOn(j *scheduler.Job, stage, other int32) bool {
 	if stage <= other {
 		return false // stages depend on earlier ones only
@@ -84,9 +79,9 @@ func guaranteedAt(list []*scheduler.Reservation, at scheduler.Time) (sum schedul
 	return sum, space
 }
 
-// guaranteeFits reports whether a guarantee has its capacity at its start if d more of a job
-// is in use: CPU, memory and I/O beside all guarantees in force then and the memory that cannot
-// leave the node, disk space over all disks and on one disk.
+// guaranteeFits reports whether a guarantee has its capacity at its start if d more of a job is in use: CPU, memory and
+// I/O beside all guarantees in force then and the memory that cannot leave the node, disk space over all disks and on
+// one disk.
 func (x *guaranteeCheck) guaranteeFits(r *scheduler.Reservation, n *scheduler.Node, j *scheduler.Job, d scheduler.Resources, space int64, disk int16) bool {
 	at := max(r.Start, x.v.now)
 	swap := swapDemand{}

@@ -38,10 +38,11 @@ func (v *view) isBelowCap(id scheduler.TenantID) bool {
 	return false
 }
 
-// leavesCaps reports whether starting a task of a stage, which does not give way, or resuming its attempt a, leaves the guarantees below the caps of its tenant what they need of these; if not, it notes in caps.retryAt
-// when it might. Guarantees of the job's own later stages that depend on this stage are ignored, and the one that the task
-// no longer needs once it has started. So is what Caps has of the attempt, which may be all that it needs. What was placed
-// since the first question of the pass counts as staying. O(depth x log n), and once a pass O(nodes + guarantees), where a
+// leavesCaps reports whether starting a task of a stage, which does not give way, or resuming its attempt a, leaves the
+// guarantees below the caps of its tenant what they need of these; if not, it notes in caps.retryAt when it might.
+// Guarantees of the job's own later stages that depend on this stage are ignored, and the one that the task no longer
+// needs once it has started. So is what Caps has of the attempt, which may be all that it needs. What was placed since
+// the first question of the pass counts as staying. O(depth x log n), and once a pass O(nodes + guarantees), where a
 // guarantee may be below a cap; times the guarantees of the job if the answer depends on them.
 func (x *guaranteeCheck) leavesCaps(g *scheduler.Stage, a *scheduler.Attempt) bool {
 	if !x.v.isBelowCap(g.Job.Spec.Tenant) {
@@ -54,8 +55,8 @@ func (x *guaranteeCheck) leavesCaps(g *scheduler.Stage, a *scheduler.Attempt) bo
 	return e.tenant == nil
 }
 
-// leavesCapsUntil returns when, if nothing happens, resuming an attempt leaves a cap too little that leaves all of them enough
-// now, since it would end later; Never for never. O(caps above the tenant) times what leavesCaps costs.
+// leavesCapsUntil returns when, if nothing happens, resuming an attempt leaves a cap too little that leaves all of them
+// enough now, since it would end later; Never for never. O(caps above the tenant) times what leavesCaps costs.
 func (x *guaranteeCheck) leavesCapsUntil(g *scheduler.Stage, a *scheduler.Attempt) scheduler.Time {
 	end := x.assumedEndFromNow(g, a)
 	if end == scheduler.Never || !x.v.isBelowCap(g.Job.Spec.Tenant) {
@@ -80,8 +81,8 @@ type capExcess struct {
 	until  scheduler.Time      // when the task leaves it enough, at the earliest
 }
 
-// exceededCap returns the first cap that leavesCaps finds exceeded by a task that runs until end. The guarantee of a replaced task of the stage, -1 for none,
-// is the one that is no longer needed.
+// exceededCap returns the first cap that leavesCaps finds exceeded by a task that runs until end. The guarantee of a
+// replaced task of the stage, -1 for none, is the one that is no longer needed.
 func (x *guaranteeCheck) exceededCap(g *scheduler.Stage, a *scheduler.Attempt, replaced int32, end scheduler.Time) capExcess {
 	if x.caps.timeline == nil {
 		x.readCaps()
@@ -98,8 +99,8 @@ func (x *guaranteeCheck) exceededCap(g *scheduler.Stage, a *scheduler.Attempt, r
 	return x.firstExceeded(g, d, end)
 }
 
-// replacedTask returns the task of a stage that starts next, or whose attempt a resumes, and then needs its guarantee no
-// longer; -1 if that is not known.
+// replacedTask returns the task of a stage that starts next, or whose attempt a resumes, and then needs its guarantee
+// no longer; -1 if that is not known.
 func replacedTask(g *scheduler.Stage, a *scheduler.Attempt) int32 {
 	switch {
 	case a != nil:
@@ -111,8 +112,8 @@ func replacedTask(g *scheduler.Stage, a *scheduler.Attempt) int32 {
 	}
 }
 
-// listExempt lists the guarantees of the job of a stage that do not count against a task of the stage, that of the replaced
-// one among them, and what its attempt a is assumed to occupy.
+// listExempt lists the guarantees of the job of a stage that do not count against a task of the stage, that of the
+// replaced one among them, and what its attempt a is assumed to occupy.
 func (x *guaranteeCheck) listExempt(g *scheduler.Stage, a *scheduler.Attempt, replaced int32) {
 	x.caps.exempt = x.caps.exempt[:0]
 	if a != nil {
@@ -154,7 +155,8 @@ func (x *guaranteeCheck) firstExceeded(g *scheduler.Stage, d scheduler.Resources
 	return capExcess{}
 }
 
-// firstMisfit returns the first time in [from, to) at which a cap has too little for what exceeds it, or Never. O(log n).
+// firstMisfit returns the first time in [from, to) at which a cap has too little for what exceeds it, or Never. O(log
+// n).
 func (x *guaranteeCheck) firstMisfit(e *capExcess, from, to scheduler.Time) scheduler.Time {
 	return x.caps.timeline.Caps.FirstMisfit(e.bin, -1, from, to, &backfill.Need{Base: e.need[:]})
 }
@@ -176,9 +178,9 @@ func (x *guaranteeCheck) readCaps() {
 	}
 }
 
-// reservationBelowCap returns a guarantee of another job for which a stage leaves too little of a cap, on nodes with free
-// capacity where it does not give way: the first one during which the cap has too little. It returns nil if the stage gives
-// way on all these nodes, or leaves enough, or if none of other jobs is in the way. O(guarantees x log n).
+// reservationBelowCap returns a guarantee of another job for which a stage leaves too little of a cap, on nodes with
+// free capacity where it does not give way: the first one during which the cap has too little. It returns nil if the
+// stage gives way on all these nodes, or leaves enough, or if none of other jobs is in the way. O(guarantees x log n).
 func (x *guaranteeCheck) reservationBelowCap(g *scheduler.Stage) *scheduler.Reservation {
 	if !x.v.isBelowCap(g.Job.Spec.Tenant) {
 		return nil
@@ -210,8 +212,8 @@ func (x *guaranteeCheck) reservationBelowCap(g *scheduler.Stage) *scheduler.Rese
 	return nil
 }
 
-// assumedEndFromNow returns until when a task of a stage that does not give way is taken to run, if it starts now, or its
-// attempt a resumes.
+// assumedEndFromNow returns until when a task of a stage that does not give way is taken to run, if it starts now, or
+// its attempt a resumes.
 func (x *guaranteeCheck) assumedEndFromNow(g *scheduler.Stage, a *scheduler.Attempt) scheduler.Time {
 	if b := boundLeft(g, a); b > 0 {
 		return x.v.now.Add(b + x.v.cfg.Guarantees.Margin/2)

@@ -7,9 +7,8 @@ import (
 	"github.com/drover-run/drover/scheduler/backfill"
 )
 
-// jobCache caches what each cycle needs to know of the jobs with a project, a
-// deadline or a guarantee: who requests a guarantee, who has one, how far it is
-// done, and when that changes by time alone. A job is inspected again when the
+// jobCache caches what each cycle needs to know of the jobs with a project, a deadline or a guarantee: who requests a
+// guarantee, who has one, how far it is done, and when that changes by time alone. A job is inspected again when the
 // State's log names it or a cached time has passed.
 type jobCache struct {
 	v           *view
@@ -32,9 +31,8 @@ type cachedJob struct {
 	status      guaranteeStatus // statusNone if guarantees are disabled
 	accepted    scheduler.Time  // end that its AcceptedState plans, if the deadline has a guarantee
 	fingerprint uint64          // of the work done, if the job has a guarantee
-	// overrunAt is when the first of its tasks runs past its bound, startDeadline
-	// when the first planned task is too late for its reservation. After
-	// retryDeadline a failed task without a place in the plan can no longer be rerun
+	// overrunAt is when the first of its tasks runs past its bound, startDeadline when the first planned task is too
+	// late for its reservation. After retryDeadline a failed task without a place in the plan can no longer be rerun
 	// within the guarantee. All are Never for none.
 	overrunAt, startDeadline, retryDeadline scheduler.Time
 
@@ -45,8 +43,8 @@ type cachedJob struct {
 	admitsOwnTasks bool  // a guarantee of its own, for a later stage, may not exclude all its tasks
 }
 
-// sync synchronises the cache with the State. O(changes), and O(jobs) if nodes changed or
-// the log of changes has wrapped.
+// sync synchronises the cache with the State. O(changes), and O(jobs) if nodes changed or the log of changes has
+// wrapped.
 func (w *jobCache) sync() {
 	w.dirty = w.dirty[:0]
 	clear(w.recent[:])
@@ -104,8 +102,8 @@ func (w *jobCache) touchProject(id scheduler.ProjectID) {
 	w.dirty = append(w.dirty, pr.Jobs...)
 }
 
-// checkProject makes all jobs of a project dirty if its status has changed: whether it requests a guarantee depends on all
-// of them, also on one that came or ended.
+// checkProject makes all jobs of a project dirty if its status has changed: whether it requests a guarantee depends on
+// all of them, also on one that came or ended.
 func (w *jobCache) checkProject(id scheduler.ProjectID) {
 	pr := w.v.s.Project(id)
 	if pr == nil || !w.v.cfg.Guarantees.Enabled {
@@ -183,7 +181,8 @@ func (w *jobCache) inspect(j *scheduler.Job) cachedJob {
 	return x
 }
 
-// inspectReservations computes what depends on a job's planned reservations, and returns how many are for waiting tasks.
+// inspectReservations computes what depends on a job's planned reservations, and returns how many are for waiting
+// tasks.
 func (w *jobCache) inspectReservations(x *cachedJob) (placed int32) {
 	for _, r := range x.job.Reservations() {
 		if !isPlanned(r) {
@@ -205,8 +204,7 @@ func (w *jobCache) inspectReservations(x *cachedJob) (placed int32) {
 	return placed
 }
 
-// jobFingerprint hashes the work done of a job and the number of its waiting tasks
-// without a place.
+// jobFingerprint hashes the work done of a job and the number of its waiting tasks without a place.
 func jobFingerprint(j *scheduler.Job, waiting int32) uint64 {
 	sum := hash64(1 << 63) // no job's id, so that no job's hash begins with 0
 	sum.add(uint64(j.Spec.ID))
@@ -217,9 +215,8 @@ func jobFingerprint(j *scheduler.Job, waiting int32) uint64 {
 	return uint64(sum)
 }
 
-// overrunTime returns when the first task of a job runs past its bound,
-// which violates a guarantee of its own project or job (two-tier 4.6). It returns
-// Never if that is violated already.
+// overrunTime returns when the first task of a job runs past its bound, which violates a guarantee of its own project
+// or job (two-tier 4.6). It returns Never if that is violated already.
 func (w *jobCache) overrunTime(j *scheduler.Job) scheduler.Time {
 	first := scheduler.Never
 	if j.Live == 0 || w.v.s.Reservations().IsViolated(j) {
@@ -238,8 +235,8 @@ func (w *jobCache) overrunTime(j *scheduler.Job) scheduler.Time {
 	return first
 }
 
-// retryDeadline returns from when on a waiting task of a job without a place cannot end in
-// time any more, Never without bounds.
+// retryDeadline returns from when on a waiting task of a job without a place cannot end in time any more, Never without
+// bounds.
 func (w *jobCache) retryDeadline(j *scheduler.Job) scheduler.Time {
 	at, end := scheduler.Never, j.Spec.Deadline
 	if j.Spec.Project != 0 {
@@ -253,8 +250,8 @@ func (w *jobCache) retryDeadline(j *scheduler.Job) scheduler.Time {
 	return at
 }
 
-// fingerprint hashes the work done of guaranteed jobs and the nodes. While it is
-// unchanged, nothing was released that a compression could use.
+// fingerprint hashes the work done of guaranteed jobs and the nodes. While it is unchanged, nothing was released that a
+// compression could use.
 func (w *jobCache) fingerprint() int64 {
 	w.sync()
 	jobs := uint64(0)
@@ -270,8 +267,8 @@ func (w *jobCache) fingerprint() int64 {
 	return int64(sum)
 }
 
-// manyObsolete is from how many planned reservations without a waiting task they are
-// dropped before the plan is read: each of them costs it more than the others do.
+// manyObsolete is from how many planned reservations without a waiting task they are dropped before the plan is read:
+// each of them costs it more than the others do.
 const manyObsolete = 256
 
 type hash64 uint64

@@ -11,8 +11,7 @@ import (
 	"github.com/drover-run/drover/scheduler/locality"
 )
 
-// laneJob is a job of the deadline lane and its sort key, a latest start or a
-// deadline.
+// laneJob is a job of the deadline lane and its sort key, a latest start or a deadline.
 type laneJob struct {
 	job *scheduler.Job
 	key scheduler.Time
@@ -37,8 +36,8 @@ type deadlineLane struct {
 // beginPass starts a pass.
 func (dl *deadlineLane) beginPass() { dl.jobs, dl.someInfeasible = dl.jobs[:0], false }
 
-// build fills jobs with the deadline jobs that have ready work, in lane order, and records
-// jobs whose deadline has become infeasible. O(jobs with a deadline or a project).
+// build fills jobs with the deadline jobs that have ready work, in lane order, and records jobs whose deadline has
+// become infeasible. O(jobs with a deadline or a project).
 func (dl *deadlineLane) build() {
 	dl.jobs = dl.jobs[:0]
 	dl.cached.sync()
@@ -71,8 +70,8 @@ func (dl *deadlineLane) build() {
 	slices.SortFunc(dl.jobs, func(a, b laneJob) int { return cmp.Or(cmp.Compare(a.key, b.key), compareSubmission(a.job, b.job)) })
 }
 
-// serve places tasks of deadline jobs (P2), earliest latest start first
-// (EMWTF, least laxity first), and then preempts for those that cannot wait.
+// serve places tasks of deadline jobs (P2), earliest latest start first (EMWTF, least laxity first), and then preempts
+// for those that cannot wait.
 func (dl *deadlineLane) serve() {
 	dl.build()
 	if len(dl.jobs) == 0 {
@@ -99,8 +98,8 @@ func (dl *deadlineLane) serve() {
 	}
 }
 
-// placeStage places as many tasks of a lane stage as fit: tasks with much input
-// by matching, others unless they wait for their input.
+// placeStage places as many tasks of a lane stage as fit: tasks with much input by matching, others unless they wait
+// for their input.
 func (dl *deadlineLane) placeStage(g *scheduler.Stage) {
 	near := localSearch{stage: g}
 	for dl.c.actionsLeft > 0 && g.Ready() && dl.placer.isPlaceable(g) {
@@ -123,9 +122,8 @@ func (dl *deadlineLane) batch(g *scheduler.Stage) int32 {
 	return n
 }
 
-// preemptForStage frees capacity for the waiting tasks of a deadline stage: for the
-// fewest that keep the predicted end before the deadline, and only if they cannot
-// wait for capacity to become free (PDSonQueue Alg. 5 lines 18 to 27).
+// preemptForStage frees capacity for the waiting tasks of a deadline stage: for the fewest that keep the predicted end
+// before the deadline, and only if they cannot wait for capacity to become free (PDSonQueue Alg. 5 lines 18 to 27).
 func (dl *deadlineLane) preemptForStage(g *scheduler.Stage) {
 	if dl.waits.of(g).waits {
 		return
@@ -172,9 +170,9 @@ func (dl *deadlineLane) countServedByRunning(g *scheduler.Stage, now scheduler.T
 	return n
 }
 
-// startableUntil returns until when, if nothing happens, those waiting tasks of a stage that cannot follow its running tasks
-// can be started on so many slots at a given time, as they can now; Never if all can. They become more as running tasks
-// take longer than predicted. O(running tasks x log waiting ones of the stage).
+// startableUntil returns until when, if nothing happens, those waiting tasks of a stage that cannot follow its running
+// tasks can be started on so many slots at a given time, as they can now; Never if all can. They become more as running
+// tasks take longer than predicted. O(running tasks x log waiting ones of the stage).
 func (dl *deadlineLane) startableUntil(g *scheduler.Stage, slots int32, at scheduler.Time) scheduler.Time {
 	canStart := func(served int32) bool { return dl.slack.LatestStartOfTasks(g.Index, g.Pending-served, slots) >= at }
 	if canStart(0) {
@@ -184,10 +182,9 @@ func (dl *deadlineLane) startableUntil(g *scheduler.Stage, slots int32, at sched
 	return latest(sort.Search(int(g.Pending)-1, func(k int) bool { return canStart(dl.countServedByRunning(g, latest(k))) }))
 }
 
-// preemptForTask preempts for one task of a stage, which must start by latest, and
-// reserves the capacity for it, unless it can wait for capacity to become free. Victims
-// are moved out of memory only where that costs less than waiting. until is the end of
-// waiting, 0 if it does not wait.
+// preemptForTask preempts for one task of a stage, which must start by latest, and reserves the capacity for it, unless
+// it can wait for capacity to become free. Victims are moved out of memory only where that costs less than waiting.
+// until is the end of waiting, 0 if it does not wait.
 func (dl *deadlineLane) preemptForTask(g *scheduler.Stage, latest scheduler.Time) (ok bool, until scheduler.Time) {
 	if latest >= dl.c.now {
 		if ok, until := dl.preemption.preemptor.CanWait(dl.c.s, g, latest, dl.c.now); ok {

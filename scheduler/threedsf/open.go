@@ -7,9 +7,8 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// openNodes finds the nodes that are open to a task: those with free capacity that
-// nothing reserved takes from it. It remembers which nodes are closed to whom while free
-// capacity only shrinks.
+// openNodes finds the nodes that are open to a task: those with free capacity that nothing reserved takes from it. It
+// remembers which nodes are closed to whom while free capacity only shrinks.
 type openNodes struct {
 	v            *view
 	jobs         *jobCache
@@ -25,14 +24,12 @@ type openNodes struct {
 	ignored                  *scheduler.Reservation           // neither does this one; nil for none
 }
 
-// canPlaceOn reports whether a task of the stage fits on a node and respects its
-// reservations.
+// canPlaceOn reports whether a task of the stage fits on a node and respects its reservations.
 func (o *openNodes) canPlaceOn(g *scheduler.Stage, id scheduler.NodeID) bool {
 	return o.v.s.Cluster().HasCapacity(g, id) && o.isOpenTo(o.v.s.Node(id), g)
 }
 
-// reservedForOthers returns what preemption reservations on a node take for jobs
-// other than one, 0 for all.
+// reservedForOthers returns what preemption reservations on a node take for jobs other than one, 0 for all.
 func (o *openNodes) reservedForOthers(n *scheduler.Node, job scheduler.JobID) (d scheduler.Resources, space int64) {
 	if o.reservations.total == 0 || n.Unguaranteed() == 0 {
 		return d, 0
@@ -46,22 +43,20 @@ func (o *openNodes) reservedForOthers(n *scheduler.Node, job scheduler.JobID) (d
 	return d, space
 }
 
-// leavesGuarantees reports whether a task of a stage may start on a node beside the
-// guarantees there.
+// leavesGuarantees reports whether a task of a stage may start on a node beside the guarantees there.
 func (o *openNodes) leavesGuarantees(n *scheduler.Node, g *scheduler.Stage) bool {
 	return o.guaranteeCount == 0 || o.guarantees.honoursGuarantees(n, g, g.Spec.Demand, g.Spec.Disk, -1, nil)
 }
 
-// respectsReservations reports whether starting d of a stage (with space on disk), or
-// resuming its attempt a, leaves alone what is reserved on the node for
-// others: nodes reserved in this pass, guarantees and preemption reservations.
+// respectsReservations reports whether starting d of a stage (with space on disk), or resuming its attempt a, leaves
+// alone what is reserved on the node for others: nodes reserved in this pass, guarantees and preemption reservations.
 func (o *openNodes) respectsReservations(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16, a *scheduler.Attempt) bool {
 	return !o.hasReservations() || (o.fitsBesideReserved(n, g, d, space, disk, a) &&
 		(o.guaranteeCount == 0 || o.guarantees.honoursGuarantees(n, g, d, space, disk, a)))
 }
 
-// mayResume is respectsReservations for what a suspended task needs more on its node. One that can be
-// preempted again takes nothing of guarantees: they were made with its memory in mind.
+// mayResume is respectsReservations for what a suspended task needs more on its node. One that can be preempted again
+// takes nothing of guarantees: they were made with its memory in mind.
 func (o *openNodes) mayResume(n *scheduler.Node, g *scheduler.Stage, more scheduler.Resources, space int64, disk int16, a *scheduler.Attempt) bool {
 	if n.CanPreempt(g.Job) {
 		return !o.hasReservations() || o.fitsBesideReserved(n, g, more, space, disk, a)
@@ -69,8 +64,8 @@ func (o *openNodes) mayResume(n *scheduler.Node, g *scheduler.Stage, more schedu
 	return o.respectsReservations(n, g, more, space, disk, a)
 }
 
-// mayReserveToResume is view.mayReserveToResume, but for an attempt that guarantees below a cap keep from resuming whatever
-// becomes free on its node.
+// mayReserveToResume is view.mayReserveToResume, but for an attempt that guarantees below a cap keep from resuming
+// whatever becomes free on its node.
 func (o *openNodes) mayReserveToResume(a *scheduler.Attempt, g *scheduler.Stage) bool {
 	return o.v.mayReserveToResume(a, g) && (o.guaranteeCount == 0 || o.v.s.Node(a.Node).CanPreempt(g.Job) ||
 		o.guarantees.leavesCaps(g, a))
@@ -112,9 +107,8 @@ func (o *openNodes) isUnreserved(n *scheduler.Node, j *scheduler.Job) bool {
 	return o.nodes.stageOn[n.Spec.ID] == nil && (o.guaranteeCount == 0 || (n.CanPreempt(j) && freesMemory(n, n.Free[scheduler.Memory]))) && (o.reservations.total == 0 || n.Unguaranteed() == 0)
 }
 
-// closedClass identifies tasks to which the same nodes are open. Reservations exclude
-// a task by its demand, its bound, whether it can be preempted, and what caps its tenant is below; below a cap, guarantees
-// of its own job may exempt it.
+// closedClass identifies tasks to which the same nodes are open. Reservations exclude a task by its demand, its bound,
+// whether it can be preempted, and what caps its tenant is below; below a cap, guarantees of its own job may exempt it.
 type closedClass struct {
 	scheduler.DemandClass
 	capped         scheduler.TenantID // NoTenant below no cap
@@ -123,9 +117,8 @@ type closedClass struct {
 	nonPreemptible bool
 }
 
-// beginShrinkOnly declares that from here on free capacity only shrinks and no
-// reservation is dropped, so that a node closed to a task stays closed to all tasks
-// of its closedClass. O(reservations + jobs with guarantees).
+// beginShrinkOnly declares that from here on free capacity only shrinks and no reservation is dropped, so that a node
+// closed to a task stays closed to all tasks of its closedClass. O(reservations + jobs with guarantees).
 func (o *openNodes) beginShrinkOnly() {
 	o.shrinkOnly = true
 	clear(o.closedBelow)
@@ -144,9 +137,8 @@ func (o *openNodes) beginShrinkOnly() {
 	}
 }
 
-// nextOpenNode is Cluster.NextNode without the nodes reserved for others. While
-// capacity only shrinks, all calls together inspect each node once per closedClass,
-// and nodes with a reservation of the task's own job once more.
+// nextOpenNode is Cluster.NextNode without the nodes reserved for others. While capacity only shrinks, all calls
+// together inspect each node once per closedClass, and nodes with a reservation of the task's own job once more.
 func (o *openNodes) nextOpenNode(g *scheduler.Stage, from scheduler.NodeID) scheduler.NodeID {
 	if !o.hasReservations() {
 		return o.v.s.Cluster().NextNode(g, from)
@@ -176,8 +168,8 @@ func (o *openNodes) nextOpenNode(g *scheduler.Stage, from scheduler.NodeID) sche
 	return id
 }
 
-// firstOpenOwn is firstOpenNode for a task whose own job has reservations: below
-// closed, only nodes with one of these can be open to it.
+// firstOpenOwn is firstOpenNode for a task whose own job has reservations: below closed, only nodes with one of these
+// can be open to it.
 func (o *openNodes) firstOpenOwn(g *scheduler.Stage, from, closed scheduler.NodeID) scheduler.NodeID {
 	best := scheduler.NoNode
 	for _, r := range g.Job.Reservations() {
@@ -203,8 +195,8 @@ func (o *openNodes) firstOpenNode(g *scheduler.Stage, from scheduler.NodeID) sch
 	return id
 }
 
-// bestOpenNode is Cluster.BestNode without the nodes reserved for others. Those on which
-// the stage's next task failed are taken if no other is open.
+// bestOpenNode is Cluster.BestNode without the nodes reserved for others. Those on which the stage's next task failed
+// are taken if no other is open.
 func (o *openNodes) bestOpenNode(g *scheduler.Stage) (scheduler.NodeID, int16) {
 	if failed := g.NextFailedOn(); len(failed) > 0 {
 		if id, disk := o.bestOpenExcept(g, failed); id != scheduler.NoNode {
@@ -238,6 +230,5 @@ func (o *openNodes) bestOpenExcept(g *scheduler.Stage, excluded []scheduler.Node
 	return best, disk
 }
 
-// bestNodeCandidates is how many nodes bestOpenNode compares, as Cluster.BestNode
-// does.
+// bestNodeCandidates is how many nodes bestOpenNode compares, as Cluster.BestNode does.
 const bestNodeCandidates = 8

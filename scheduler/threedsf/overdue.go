@@ -9,14 +9,14 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// overdueLane serves regular jobs that waited for very long ahead of all others, one task of each.
-// Without it a job could wait for ever while others keep coming: one of many tasks behind smaller
-// ones in its queue, one in a late queue behind earlier ones, and one of large tasks, of whatever
-// tenant, whose reserved node is broken up by small tasks that are next before it is reserved again.
+// overdueLane serves regular jobs that waited for very long ahead of all others, one task of each. Without it a job
+// could wait for ever while others keep coming: one of many tasks behind smaller ones in its queue, one in a late queue
+// behind earlier ones, and one of large tasks, of whatever tenant, whose reserved node is broken up by small tasks that
+// are next before it is reserved again.
 //
-// A job is overdue when nothing of it is live and the time since it had something is Config.Aging for each stage
-// that is ready. So the jobs that wait become overdue one by one, some Aging apart: what that
-// takes from the order of the tenants and queues is about one task in an Aging, whatever the load.
+// A job is overdue when nothing of it is live and the time since it had something is Config.Aging for each stage that
+// is ready. So the jobs that wait become overdue one by one, some Aging apart: what that takes from the order of the
+// tenants and queues is about one task in an Aging, whatever the load.
 type overdueLane struct {
 	c       *cycle
 	nodes   *reservedNodes
@@ -65,8 +65,8 @@ func (l *overdueLane) threshold() (step scheduler.Time, limit time.Duration) {
 	return l.c.now - l.c.now%scheduler.Time(aging), limit
 }
 
-// serve places a task of each overdue job, those that wait longest first, or reserves a node for it.
-// O(1) unless a job may be overdue, else O(jobs).
+// serve places a task of each overdue job, those that wait longest first, or reserves a node for it. O(1) unless a job
+// may be overdue, else O(jobs).
 func (l *overdueLane) serve() {
 	step, limit := l.threshold()
 	if limit == math.MaxInt64 {
@@ -117,8 +117,8 @@ func waitsSince(j *scheduler.Job) scheduler.Time {
 	return since
 }
 
-// serveJob places a task of a job. If none can be placed, it reserves a node for one of them, if
-// any may still be reserved, and returns how many it reserved.
+// serveJob places a task of a job. If none can be placed, it reserves a node for one of them, if any may still be
+// reserved, and returns how many it reserved.
 func (l *overdueLane) serveJob(j *scheduler.Job, reservable int) int {
 	for _, g := range j.Stages {
 		if g.Ready() && l.placer.isPlaceable(g) {

@@ -63,8 +63,8 @@ var (
 	errTooManyTasks = errors.New("too many tasks for a guarantee") // refuses one that would make the plan too large
 )
 
-// exceedsCaps reports whether one task of a job, or all its waiting tasks together,
-// would exceed a cap: then its completion time is unknown.
+// exceedsCaps reports whether one task of a job, or all its waiting tasks together, would exceed a cap: then its
+// completion time is unknown.
 func (b *plan) exceedsCaps(j *scheduler.Job) bool {
 	var all, task scheduler.Resources
 	for _, g := range j.Stages {
@@ -89,8 +89,8 @@ func (b *plan) exceedsCaps(j *scheduler.Job) bool {
 	return false
 }
 
-// repair plans again what was lost, what no longer fits and what could not start in
-// time, and records whose guarantee that violates. What the budget does not suffice for is left to the next cycle.
+// repair plans again what was lost, what no longer fits and what could not start in time, and records whose guarantee
+// that violates. What the budget does not suffice for is left to the next cycle.
 func (b *plan) repair() {
 	now := b.c.now
 	b.planner.SetBudget(b.restoreSteps)
@@ -141,9 +141,9 @@ func (b *plan) recordViolations(list []backfill.Violation) {
 	}
 }
 
-// occupyForRequests takes what tasks of the owners that request a guarantee occupy until their expected ends, beyond the
-// memory that stays anyway: they give way now, and no longer once the guarantee is made. A part of what is planned for others
-// before may lie there; it is not planned again.
+// occupyForRequests takes what tasks of the owners that request a guarantee occupy until their expected ends, beyond
+// the memory that stays anyway: they give way now, and no longer once the guarantee is made. A part of what is planned
+// for others before may lie there; it is not planned again.
 func (b *plan) occupyForRequests() {
 	s := b.c.s
 	for _, o := range b.owners {
@@ -176,10 +176,10 @@ func (b *plan) occupyFor(o *owner, a *scheduler.Attempt) {
 	o.occupied = append(o.occupied, b.planner.Occupy(at, c.End, scheduler.NodeNeed(need.Resources, need.Disk), b.account(j), b.timeline.CapsOf(j.Spec.Tenant)))
 }
 
-// planRequests plans the owners that request a guarantee in order of submission, as many as the cycle has actions and the
-// budget for, and the State takes reservations of. One that needs more than one cycle, or reservations that others have, has
-// no guarantee until its last task has a place. An owner that is refused gets a refusal, with the earliest departure that
-// could be guaranteed.
+// planRequests plans the owners that request a guarantee in order of submission, as many as the cycle has actions and
+// the budget for, and the State takes reservations of. One that needs more than one cycle, or reservations that others
+// have, has no guarantee until its last task has a place. An owner that is refused gets a refusal, with the earliest
+// departure that could be guaranteed.
 func (b *plan) planRequests() {
 	b.requestsLeft = b.c.actionsLeft/2 + 1
 	actions, work, reservable := 0, b.planWork, b.c.s.Reservations().Left()
@@ -222,9 +222,8 @@ func (b *plan) takeOut(o *owner) {
 	}
 }
 
-// countUnreserved returns how many planned tasks of an owner the State has no such
-// reservation for: an owner whose request did not fit into a cycle has its first
-// ones.
+// countUnreserved returns how many planned tasks of an owner the State has no such reservation for: an owner whose
+// request did not fit into a cycle has its first ones.
 func (b *plan) countUnreserved(o *owner) (n int) {
 	b.planner.ScanOf(o.id, func(x *backfill.PlannedTask) {
 		if x.Spot.Bin >= 0 && (!x.Kept || x.Spot != x.KeptAt) {
@@ -234,10 +233,9 @@ func (b *plan) countUnreserved(o *owner) (n int) {
 	return n
 }
 
-// planOwner plans one owner, most of its tasks at most, within a budget of work. It returns
-// what is left of it, and done if all tasks have a place. A guarantee needs a known end: a project's jobs need
-// bounds, a deadline job's stages need bounds or predictions. A job beyond a cap, or
-// with a stage of more tasks than may run at once, has none.
+// planOwner plans one owner, most of its tasks at most, within a budget of work. It returns what is left of it, and
+// done if all tasks have a place. A guarantee needs a known end: a project's jobs need bounds, a deadline job's stages
+// need bounds or predictions. A job beyond a cap, or with a stage of more tasks than may run at once, has none.
 func (b *plan) planOwner(o *owner, most, work int) (q backfill.Guarantee, left int, done bool, err error) {
 	if o.waiting > b.tasksLeft {
 		return q, work, false, errTooManyTasks
@@ -254,12 +252,12 @@ func (b *plan) planOwner(o *owner, most, work int) (q backfill.Guarantee, left i
 	return q, left, err == nil, err
 }
 
-// leadOf returns how long after now the first of so many tasks of a request is planned at the earliest. If many cycles plan
-// them, they would else be due, and late, before the last of them has a place; they would also all be due at once.
+// leadOf returns how long after now the first of so many tasks of a request is planned at the earliest. If many cycles
+// plan them, they would else be due, and late, before the last of them has a place; they would also all be due at once.
 func leadOf(tasks int) time.Duration { return time.Duration(tasks/tasksPerCycle) * cycleLead }
 
-// tasksPerCycle is how many tasks of a request a cycle usually plans, and starts.
-// cycleLead is how long such a cycle takes at most.
+// tasksPerCycle is how many tasks of a request a cycle usually plans, and starts. cycleLead is how long such a cycle
+// takes at most.
 const (
 	tasksPerCycle = 400
 	cycleLead     = 50 * time.Millisecond
@@ -281,8 +279,8 @@ func (b *plan) hasUnknownEnd(o *owner) bool {
 	return false
 }
 
-// completeGuarantee adds what the planner does not know of an owner to its guarantee: what
-// runs already, and what is due.
+// completeGuarantee adds what the planner does not know of an owner to its guarantee: what runs already, and what is
+// due.
 func (b *plan) completeGuarantee(o *owner, q backfill.Guarantee) (backfill.Guarantee, error) {
 	for _, j := range o.jobs {
 		for _, r := range j.Reservations() {
@@ -306,8 +304,8 @@ func (b *plan) completeGuarantee(o *owner, q backfill.Guarantee) (backfill.Guara
 	return q, nil
 }
 
-// canBeServedNow reports whether a planned reservation is due on a node that can serve it to its
-// end: its task is not planned again.
+// canBeServedNow reports whether a planned reservation is due on a node that can serve it to its end: its task is not
+// planned again.
 func (b *plan) canBeServedNow(r *scheduler.Reservation) bool {
 	return isPlanned(r) && r.Start <= b.c.now && b.c.s.Node(r.Node).Schedulable() && b.c.canStayOn(r)
 }

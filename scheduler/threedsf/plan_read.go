@@ -8,10 +8,9 @@ import (
 	"github.com/drover-run/drover/scheduler/backfill"
 )
 
-// readPlan reads the plan from the State: its reservations and what attempts are
-// assumed to occupy are in the State's timeline already; the planner learns which tasks
-// may move, and what is reserved for none of them is taken out while it plans.
-// O(nodes + jobs + reservations).
+// readPlan reads the plan from the State: its reservations and what attempts are assumed to occupy are in the State's
+// timeline already; the planner learns which tasks may move, and what is reserved for none of them is taken out while
+// it plans. O(nodes + jobs + reservations).
 func (p *planning) readPlan() *plan {
 	t := p.c.s.Timeline(p.c.assumptions, p.c.now)
 	if p.planner == nil {
@@ -35,8 +34,8 @@ func (p *planning) readPlan() *plan {
 	return b
 }
 
-// collectOwners collects the jobs and projects that have or request a guarantee, in order of
-// submission. The reservations of all others are taken out.
+// collectOwners collects the jobs and projects that have or request a guarantee, in order of submission. The
+// reservations of all others are taken out.
 func (b *plan) collectOwners() {
 	projects := map[scheduler.ProjectID]*owner{}
 	owners, jobs := make([]owner, 0, len(b.jobs.jobs)), make([]*scheduler.Job, 0, len(b.jobs.jobs)) // in one piece
@@ -72,8 +71,8 @@ func (b *plan) collectOwners() {
 	b.deferRequests()
 }
 
-// deferRequests counts the waiting tasks of the owners, and leaves to later cycles the
-// requests beyond requestBatch. What is reserved for them stays in the timeline.
+// deferRequests counts the waiting tasks of the owners, and leaves to later cycles the requests beyond requestBatch.
+// What is reserved for them stays in the timeline.
 func (b *plan) deferRequests() {
 	b.tasksLeft = maxPlannedTasks
 	for _, o := range b.owners {
@@ -152,8 +151,8 @@ func earliestDeadline(jobs []*scheduler.Job) (at scheduler.Time) {
 	return at
 }
 
-// restoreStage adds the waiting tasks of a stage to a project, and describes them in
-// b.existing. Those that are due keep their place: they are not planned again.
+// restoreStage adds the waiting tasks of a stage to a project, and describes them in b.existing. Those that are due
+// keep their place: they are not planned again.
 func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) {
 	reserved := b.indexReservations(g)
 	if g.Pending == 0 {
@@ -197,8 +196,8 @@ func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) 
 	}
 }
 
-// indexReservations returns the planned reservations of a stage by task, and withdraws those of
-// tasks that do not wait. The result is valid until the next call.
+// indexReservations returns the planned reservations of a stage by task, and withdraws those of tasks that do not wait.
+// The result is valid until the next call.
 func (b *plan) indexReservations(g *scheduler.Stage) []*scheduler.Reservation {
 	b.byTask = slices.Grow(b.byTask[:0], int(g.Spec.Tasks))[:g.Spec.Tasks]
 	clear(b.byTask)
@@ -223,8 +222,7 @@ func (b *plan) isDiskGone(r *scheduler.Reservation) bool {
 	return g.Spec.Demand[scheduler.IO] > 0 || g.Spec.Disk > 0
 }
 
-// earliestStart returns when the running and due tasks of a stage's predecessors are
-// expected to have ended.
+// earliestStart returns when the running and due tasks of a stage's predecessors are expected to have ended.
 func (b *plan) earliestStart(g *scheduler.Stage) scheduler.Time {
 	at := scheduler.Time(0)
 	if g.Open {
@@ -247,8 +245,8 @@ func (b *plan) earliestStart(g *scheduler.Stage) scheduler.Time {
 	return at
 }
 
-// syncAccounts sets what the guarantees of each tenant may take: its share of the
-// cluster, but at least one task of each size that it requests. Caps are in the timeline.
+// syncAccounts sets what the guarantees of each tenant may take: its share of the cluster, but at least one task of
+// each size that it requests. Caps are in the timeline.
 func (b *plan) syncAccounts() {
 	s := b.c.s
 	shares := b.guaranteeShares()

@@ -43,8 +43,8 @@ const (
 	maxPlannedTasks = 1 << 15
 	// requestBatch is how many waiting tasks of requests one cycle reads, if those of the first request are fewer.
 	requestBatch = 1 << 12
-	// replanBatch is how many late or lost tasks a cycle plans again: fewer where each may look at more nodes, replanNodes
-	// all together, but minReplanBatch at least.
+	// replanBatch is how many late or lost tasks a cycle plans again: fewer where each may look at more nodes,
+	// replanNodes all together, but minReplanBatch at least.
 	replanBatch    = 1 << 10
 	replanNodes    = 1 << 20
 	minReplanBatch = 64
@@ -57,7 +57,8 @@ const (
 )
 
 // planGuarantees repairs and compresses the plan, decides on requests and commits the result to the State. O(jobs +
-// nodes + reservations) where something has to be planned, plus the search for a place of each new task, O(nodes) at worst.
+// nodes + reservations) where something has to be planned, plus the search for a place of each new task, O(nodes) at
+// worst.
 func (p *planning) planGuarantees() {
 	q := p.survey
 	q.begin()
@@ -85,8 +86,8 @@ func (p *planning) planGuarantees() {
 	b.commit()
 }
 
-// guaranteeShares returns guarantee_share for each tenant: the configured one, or
-// the weighted fair share among the tenants that have work.
+// guaranteeShares returns guarantee_share for each tenant: the configured one, or the weighted fair share among the
+// tenants that have work.
 func (p *planning) guaranteeShares() []float64 {
 	tenants := p.c.s.Tenants()
 	if share := p.c.cfg.Guarantees.Share; share > 0 {
@@ -116,8 +117,8 @@ func (p *planning) guaranteeShares() []float64 {
 	return out
 }
 
-// taskDuration returns for how long a task of a stage is given capacity: its
-// bound, else its predicted run time, plus the margin; 0 if neither is known.
+// taskDuration returns for how long a task of a stage is given capacity: its bound, else its predicted run time, plus
+// the margin; 0 if neither is known.
 func (p *planning) taskDuration(g *scheduler.Stage) time.Duration {
 	d := g.Bound()
 	if d <= 0 {

@@ -5,9 +5,9 @@ import (
 	"github.com/drover-run/drover/scheduler/deadline"
 )
 
-// Policy is 3DSF, or a single scheduler made of some of its modules. It is not safe
-// for concurrent use. It owns its parts and says in which order they act; each part owns
-// what it changes, and knows only the parts that it is made to use.
+// Policy is 3DSF, or a single scheduler made of some of its modules. It is not safe for concurrent use. It owns its
+// parts and says in which order they act; each part owns what it changes, and knows only the parts that it is made to
+// use.
 type Policy struct {
 	cfg         Config
 	seenStamp   scheduler.Stamp
@@ -108,9 +108,8 @@ func (p *Policy) SetReasonsWanted(wanted bool) {
 	p.omitReasons, p.idleAtStamp, p.explainer.round = !wanted, false, scheduler.WaitingRound{}
 }
 
-// Decide returns the actions for this cycle, limit at most. It costs O(1) and does
-// not allocate if nothing changed, else O(tenants + ready stages + placements x (log
-// tenants + replicas)).
+// Decide returns the actions for this cycle, limit at most. It costs O(1) and does not allocate if nothing changed,
+// else O(tenants + ready stages + placements x (log tenants + replicas)).
 func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, limit int) scheduler.Decision {
 	if p.idleAtStamp && p.seenStamp == s.Stamp() &&
 		(now == p.cycle.now || (now > p.cycle.now && len(p.deadlines.jobs) == 0 && (p.cycle.wake == 0 || now < p.cycle.wake))) && limit > 0 {
@@ -142,9 +141,8 @@ func (p *Policy) RefusedByCap(s *scheduler.State, g *scheduler.Stage, node sched
 // maxPasses bounds the passes of one decision; two or three are usual.
 const maxPasses = 64
 
-// runPass goes through all lanes once, on the State as this decision has changed it
-// so far, and reports whether another pass may find more. A finished decision is
-// therefore one to which a new cycle would add nothing.
+// runPass goes through all lanes once, on the State as this decision has changed it so far, and reports whether another
+// pass may find more. A finished decision is therefore one to which a new cycle would add nothing.
 func (p *Policy) runPass() bool {
 	p.beginPass()
 	before := p.cycle.changeCount

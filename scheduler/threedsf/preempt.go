@@ -23,8 +23,8 @@ func (p *preemption) init(open *openNodes) {
 	}
 }
 
-// isProtected reports whether a job is not preempted. One whose deadline is accepted without a
-// guarantee, or with one that is violated, gives way to a guarantee that is due.
+// isProtected reports whether a job is not preempted. One whose deadline is accepted without a guarantee, or with one
+// that is violated, gives way to a guarantee that is due.
 func (p *preemption) isProtected(j *scheduler.Job) bool {
 	return p.c.hasProjectGuarantee(j) || (p.c.inLane(j) && (!p.preemptor.ForDueReservation || (j.IsDeadlineGuaranteed() && !p.c.s.Reservations().IsViolated(j))))
 }
@@ -44,9 +44,9 @@ func (p *preemption) capVictimsForDue(g *scheduler.Stage, node scheduler.NodeID)
 	return p.preemptor.FindCapVictims(p.c.s, g, node, p.c.awaitedOf, p.c.now)
 }
 
-// apply preempts the plan's victims and reserves the capacity for a task of the stage
-// until end. It returns false if the cycle has no actions left, and the
-// next cycle then continues; or without preempting anybody if no reservation is left.
+// apply preempts the plan's victims and reserves the capacity for a task of the stage until end. It returns false if
+// the cycle has no actions left, and the next cycle then continues; or without preempting anybody if no reservation is
+// left.
 func (p *preemption) apply(g *scheduler.Stage, plan deadline.PreemptionPlan, end scheduler.Time) bool {
 	if len(plan.Victims) == 0 && !plan.AwaitsStart && p.c.s.Node(plan.Node).Releasing.IsZero() {
 		return false // the task fits already: something other than capacity is in the way

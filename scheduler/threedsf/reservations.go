@@ -6,8 +6,8 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// preemptReservations are the reservations of capacity that preemption frees. They stand in
-// the State; this is their list at the begin of a pass, and how many there are.
+// preemptReservations are the reservations of capacity that preemption frees. They stand in the State; this is their
+// list at the begin of a pass, and how many there are.
 type preemptReservations struct {
 	c      *cycle
 	placed *exchangeIndex
@@ -29,8 +29,8 @@ func (x *preemptReservations) refresh() {
 // areLeft reports whether the State takes one more reservation.
 func (x *preemptReservations) areLeft() bool { return x.c.s.Reservations().Left() > 0 }
 
-// reserve reserves capacity on a node until end, for one task of the stage or, with
-// task -1, for any. The caller has asked areLeft.
+// reserve reserves capacity on a node until end, for one task of the stage or, with task -1, for any. The caller has
+// asked areLeft.
 func (x *preemptReservations) reserve(g *scheduler.Stage, task int32, node scheduler.NodeID, d scheduler.Resources, space int64, end scheduler.Time) {
 	x.c.apply(scheduler.Action{Kind: scheduler.ActReserve, Reservation: scheduler.Reservation{ID: x.c.s.Reservations().NextID(), Kind: scheduler.ReservePreempt,
 		Job: g.Job.Spec.ID, Stage: g.Index, Task: task, Node: node, Demand: d, Disk: space, Start: x.c.now, End: end}})
@@ -57,8 +57,7 @@ func suspendedAttempt(s *scheduler.State, g *scheduler.Stage, task int32, node s
 	return nil
 }
 
-// suspendedAttemptOf returns the suspended attempt that a reservation is for, or nil
-// if there is none any more.
+// suspendedAttemptOf returns the suspended attempt that a reservation is for, or nil if there is none any more.
 func (x *preemptReservations) suspendedAttemptOf(r *scheduler.Reservation) *scheduler.Attempt {
 	g := x.c.s.Stage(r.StageID())
 	if g == nil || r.Task < 0 || r.Kind != scheduler.ReservePreempt {
@@ -67,8 +66,7 @@ func (x *preemptReservations) suspendedAttemptOf(r *scheduler.Reservation) *sche
 	return suspendedAttempt(x.c.s, g, r.Task, r.Node)
 }
 
-// hasOlder reports whether the node of a has a reservation for a task that was suspended
-// before a.
+// hasOlder reports whether the node of a has a reservation for a task that was suspended before a.
 func (x *preemptReservations) hasOlder(a *scheduler.Attempt) bool {
 	for _, r := range x.c.s.Reservations().On(a.Node) {
 		if b := x.suspendedAttemptOf(r); b != nil && b.ResumeOrder().Compare(a.ResumeOrder()) < 0 {
@@ -78,8 +76,7 @@ func (x *preemptReservations) hasOlder(a *scheduler.Attempt) bool {
 	return false
 }
 
-// pickTaskFor returns the waiting task of a stage to place on a node: one with input
-// there, if any.
+// pickTaskFor returns the waiting task of a stage to place on a node: one with input there, if any.
 func pickTaskFor(g *scheduler.Stage, node scheduler.NodeID) int32 {
 	for _, i := range g.TasksOn(node) {
 		if g.IsPending(i) {
@@ -131,8 +128,7 @@ type obsoleteReservations struct {
 	ids  []scheduler.ReservationID // scratch
 }
 
-// dropMany is drop if there are many. It leaves two thirds of the cycle's
-// actions to others.
+// dropMany is drop if there are many. It leaves two thirds of the cycle's actions to others.
 func (o *obsoleteReservations) dropMany() {
 	n := int32(0)
 	for i := range o.jobs.jobs {
@@ -145,9 +141,8 @@ func (o *obsoleteReservations) dropMany() {
 	}
 }
 
-// drop drops planned reservations that nothing waits for any more, limit at most: their task runs or is
-// done, or their job left its lane. A task that started before its reservation so releases
-// it for others.
+// drop drops planned reservations that nothing waits for any more, limit at most: their task runs or is done, or their
+// job left its lane. A task that started before its reservation so releases it for others.
 func (o *obsoleteReservations) drop(limit int) {
 	if limit <= 0 || len(o.c.s.Reservations().All()) == 0 {
 		return

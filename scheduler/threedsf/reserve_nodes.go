@@ -7,14 +7,12 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// Config.ReserveNodes: the next task, if it fits nowhere, reserves the node that
-// lacks least, as in YARN's schedulers. Otherwise a large task would be passed over
-// for ever while small ones arrive. Reservations are not remembered: each pass makes
-// them anew, in the order of service.
+// Config.ReserveNodes: the next task, if it fits nowhere, reserves the node that lacks least, as in YARN's schedulers.
+// Otherwise a large task would be passed over for ever while small ones arrive. Reservations are not remembered: each
+// pass makes them anew, in the order of service.
 
-// A pass reserves one node in sixteen, at least minReservedNodes and at most
-// maxReservedNodes. For one task it scans maxNodesScanned nodes, starting at one
-// that depends on its job; it does so for maxAttempted stages.
+// A pass reserves one node in sixteen, at least minReservedNodes and at most maxReservedNodes. For one task it scans
+// maxNodesScanned nodes, starting at one that depends on its job; it does so for maxAttempted stages.
 const (
 	minReservedNodes = 4
 	maxReservedNodes = 64
@@ -58,8 +56,7 @@ func (k *reservedNodes) isLimitReached() bool {
 	return len(k.attempted) >= maxAttempted || len(k.nodes) >= min(max(len(k.c.s.Nodes())/16, minReservedNodes), maxReservedNodes)
 }
 
-// reserve reserves a node for each startable task of a stage, while nodes may
-// be reserved.
+// reserve reserves a node for each startable task of a stage, while nodes may be reserved.
 func (k *reservedNodes) reserve(g *scheduler.Stage) {
 	if k.attempted == nil {
 		k.attempted = map[*scheduler.Stage]bool{}
@@ -70,17 +67,17 @@ func (k *reservedNodes) reserve(g *scheduler.Stage) {
 	}
 }
 
-// reserveForOne reserves a node for one task of a stage, and reports whether there is one. The
-// stage may reserve nodes for others of its tasks when it is next.
+// reserveForOne reserves a node for one task of a stage, and reports whether there is one. The stage may reserve nodes
+// for others of its tasks when it is next.
 func (k *reservedNodes) reserveForOne(g *scheduler.Stage) bool {
 	k.findCandidates(g)
 	return k.reserveBest(g)
 }
 
-// findCandidates lists the nodes that a task of a stage could reserve: of maxNodesScanned those that are not reserved, could
-// hold it when empty, and that its job does not avoid. If some job has a bound, it finds out when they become free: what
-// starts behind a reservation does not delay it, so the next cycle reserves the same node. O(maxNodesScanned), then times
-// the attempts on a node.
+// findCandidates lists the nodes that a task of a stage could reserve: of maxNodesScanned those that are not reserved,
+// could hold it when empty, and that its job does not avoid. If some job has a bound, it finds out when they become
+// free: what starts behind a reservation does not delay it, so the next cycle reserves the same node.
+// O(maxNodesScanned), then times the attempts on a node.
 func (k *reservedNodes) findCandidates(g *scheduler.Stage) {
 	bounded := k.findBoundedJob() != nil
 	k.candidates = k.candidates[:0]
@@ -138,14 +135,12 @@ func (k *reservedNodes) takeBest() (c nodeCandidate, ok bool) {
 	return c, true
 }
 
-// isClosed reports whether nothing may start on a node because it is reserved until
-// an unknown time.
+// isClosed reports whether nothing may start on a node because it is reserved until an unknown time.
 func (k *reservedNodes) isClosed(id scheduler.NodeID) bool {
 	return k.stageOn[id] != nil && k.freeAt[id] == scheduler.Never
 }
 
-// nextUnreservedNode returns a node that fits an equivalence class and is not
-// closed, or NoNode.
+// nextUnreservedNode returns a node that fits an equivalence class and is not closed, or NoNode.
 func (k *reservedNodes) nextUnreservedNode(class scheduler.DemandClass) scheduler.NodeID {
 	j := k.c.s.Job(class.Avoidance.Job())
 	id := k.c.s.Cluster().NextNodeOfClass(j, &class, 0)
@@ -155,8 +150,7 @@ func (k *reservedNodes) nextUnreservedNode(class scheduler.DemandClass) schedule
 	return id
 }
 
-// reservingStage returns a stage with a reserved node that would fit a task of g, or
-// nil.
+// reservingStage returns a stage with a reserved node that would fit a task of g, or nil.
 func (k *reservedNodes) reservingStage(g *scheduler.Stage) *scheduler.Stage {
 	for _, id := range k.nodes {
 		if k.c.s.Cluster().HasCapacity(g, id) {
@@ -184,8 +178,8 @@ func (n *nodeCandidate) isBetterThan(other *nodeCandidate) bool {
 	return n.freeAt < other.freeAt || n.freeAt == other.freeAt && n.nearness > other.nearness
 }
 
-// freeFractions keeps Node.FreeFraction of the tasks of the last few demands for all nodes: in a full cluster the
-// same demands are compared with the same nodes in each cycle, and few nodes have changed since.
+// freeFractions keeps Node.FreeFraction of the tasks of the last few demands for all nodes: in a full cluster the same
+// demands are compared with the same nodes in each cycle, and few nodes have changed since.
 type freeFractions struct {
 	state  *scheduler.State
 	kept   [4]demandFractions
@@ -239,13 +233,12 @@ func (k *demandFractions) on(c *scheduler.Cluster, nodes []*scheduler.Node, id s
 	return n.free
 }
 
-// Behind a task with a reserved node (Config.ReserveNodes) other tasks may start
-// there if they do not delay it by the bounds of what runs: EASY backfilling (Lifka)
-// on one node. Either their bound ends before the node is free for that task, or
-// they fit beside it. Without bounds nothing starts there.
+// Behind a task with a reserved node (Config.ReserveNodes) other tasks may start there if they do not delay it by the
+// bounds of what runs: EASY backfilling (Lifka) on one node. Either their bound ends before the node is free for that
+// task, or they fit beside it. Without bounds nothing starts there.
 
-// findBoundedJob returns a job that has a bound, nil if none has, and remembers it. O(1) while it has, else
-// O(changes since the last call); O(jobs) after it ended.
+// findBoundedJob returns a job that has a bound, nil if none has, and remembers it. O(1) while it has, else O(changes
+// since the last call); O(jobs) after it ended.
 func (k *reservedNodes) findBoundedJob() *scheduler.Job {
 	s := k.c.s
 	known := k.state == s
@@ -270,9 +263,8 @@ func (k *reservedNodes) findBoundedJob() *scheduler.Job {
 	return k.bounded
 }
 
-// capacityAt returns when a node should fit a task of a stage by the bounds of what
-// runs there, or Never. A task past its bound counts as ended at its bound, so the
-// result does not move with time.
+// capacityAt returns when a node should fit a task of a stage by the bounds of what runs there, or Never. A task past
+// its bound counts as ended at its bound, so the result does not move with time.
 func (k *reservedNodes) capacityAt(n *scheduler.Node, g *scheduler.Stage) scheduler.Time {
 	k.departures = k.departures[:0]
 	if !n.Releasing.IsZero() {
@@ -295,8 +287,7 @@ func (k *reservedNodes) capacityAt(n *scheduler.Node, g *scheduler.Stage) schedu
 	return scheduler.Never
 }
 
-// endByBound returns when an attempt on a node should have ended by its bound, Never
-// if unknown.
+// endByBound returns when an attempt on a node should have ended by its bound, Never if unknown.
 func (k *reservedNodes) endByBound(n *scheduler.Node, a *scheduler.Attempt) scheduler.Time {
 	g := k.c.s.StageOf(a)
 	if g.Bound() <= 0 || a.Node != n.Spec.ID || a.Level != scheduler.LevelRunning || a.Target != 0 {
@@ -305,9 +296,8 @@ func (k *reservedNodes) endByBound(n *scheduler.Node, a *scheduler.Attempt) sche
 	return overrunsAt(a, g)
 }
 
-// leavesCapacity reports whether d more of a stage (with disk space on disk), for a task
-// that starts, or whose attempt a resumes, does not delay the task that a node is reserved for.
-// O(attempts there).
+// leavesCapacity reports whether d more of a stage (with disk space on disk), for a task that starts, or whose attempt
+// a resumes, does not delay the task that a node is reserved for. O(attempts there).
 func (k *reservedNodes) leavesCapacity(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16, a *scheduler.Attempt) bool {
 	at := k.freeAt[n.Spec.ID]
 	if at == scheduler.Never {

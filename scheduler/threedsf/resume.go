@@ -17,8 +17,7 @@ type suspendedLane struct {
 // beginPass starts a pass.
 func (l *suspendedLane) beginPass() { l.anySuspended = false }
 
-// serve resumes suspended tasks (P3), longest suspended first, where their
-// node has free capacity again.
+// serve resumes suspended tasks (P3), longest suspended first, where their node has free capacity again.
 func (l *suspendedLane) serve() {
 	attempts := l.c.s.Attempts().Resumable()
 	if l.c.cfg.Migrate {
@@ -32,11 +31,10 @@ func (l *suspendedLane) serve() {
 	}
 }
 
-// resumeLongSuspended resumes, ahead of all lanes but P1, tasks suspended for half of
-// MaxSuspended. On each node it reserves capacity for the first that does not fit
-// yet, unless that could not resume with it either; with two such reservations each could block the other for ever. Where nothing
-// runs and the first still does not fit, it is blocked by other suspended tasks, so
-// these may resume despite its reservation.
+// resumeLongSuspended resumes, ahead of all lanes but P1, tasks suspended for half of MaxSuspended. On each node it
+// reserves capacity for the first that does not fit yet, unless that could not resume with it either; with two such
+// reservations each could block the other for ever. Where nothing runs and the first still does not fit, it is blocked
+// by other suspended tasks, so these may resume despite its reservation.
 func (l *suspendedLane) resumeLongSuspended() {
 	clear(l.resumeReserved)
 	for a := range l.c.s.Attempts().Suspended() {
@@ -66,9 +64,8 @@ func (l *suspendedLane) resumeLongSuspended() {
 	}
 }
 
-// tryResumeDespiteReservations resumes a task on a node whose capacity is reserved
-// for one suspended earlier, if nothing runs there: the earlier one then waits for
-// what other suspended tasks occupy.
+// tryResumeDespiteReservations resumes a task on a node whose capacity is reserved for one suspended earlier, if
+// nothing runs there: the earlier one then waits for what other suspended tasks occupy.
 func (l *suspendedLane) tryResumeDespiteReservations(a *scheduler.Attempt) bool {
 	if !l.resumeReserved[a.Node] || l.c.s.Node(a.Node).Used()[scheduler.CPU] > 0 {
 		return false
@@ -78,9 +75,8 @@ func (l *suspendedLane) tryResumeDespiteReservations(a *scheduler.Attempt) bool 
 	return l.tryResume(a)
 }
 
-// tryResume resumes an attempt on its node, or migrates it to a node where its checkpoint can be
-// restored: first if its own is not schedulable. It returns false if neither has free capacity or the
-// job must not continue.
+// tryResume resumes an attempt on its node, or migrates it to a node where its checkpoint can be restored: first if its
+// own is not schedulable. It returns false if neither has free capacity or the job must not continue.
 func (l *suspendedLane) tryResume(a *scheduler.Attempt) bool {
 	n := l.c.s.Node(a.Node)
 	if !l.c.cfg.Migrate && !a.FitsBack(n) {
@@ -102,8 +98,8 @@ func (l *suspendedLane) tryResume(a *scheduler.Attempt) bool {
 	return n.Schedulable() && l.tryMigrate(a, g, more)
 }
 
-// tryMigrate migrates a checkpointed attempt to another node where it fits and can be restored, if the policy
-// does that. It returns false if it does not.
+// tryMigrate migrates a checkpointed attempt to another node where it fits and can be restored, if the policy does
+// that. It returns false if it does not.
 func (l *suspendedLane) tryMigrate(a *scheduler.Attempt, g *scheduler.Stage, more scheduler.Resources) bool {
 	if !l.c.cfg.Migrate || a.Level != scheduler.LevelCheckpointed {
 		return false

@@ -8,8 +8,8 @@ import (
 	"github.com/drover-run/drover/scheduler/drf"
 )
 
-// shares keeps a drf.Tree synchronised with the tenants of a State. The tree breaks
-// ties by id, so siblings are added in order of name.
+// shares keeps a drf.Tree synchronised with the tenants of a State. The tree breaks ties by id, so siblings are added
+// in order of name.
 type shares struct {
 	tree       *drf.Tree
 	level      drf.Level
@@ -52,9 +52,9 @@ func (f *shares) sync(s *scheduler.State, level drf.Level, resources int) {
 	f.syncPast(s)
 }
 
-// syncPast sets what tenants used lately in the tree, which decides where all else is equal: the times
-// of the last tasks that ended by the dominant shares of their demands. O(tasks that ended since the
-// last call, at most pastTasks); O(tenants) for another State or tree.
+// syncPast sets what tenants used lately in the tree, which decides where all else is equal: the times of the last
+// tasks that ended by the dominant shares of their demands. O(tasks that ended since the last call, at most pastTasks);
+// O(tenants) for another State or tree.
 func (f *shares) syncPast(s *scheduler.State) {
 	h := s.History()
 	ended := h.TaskCount() - f.pastRead
@@ -170,8 +170,7 @@ func (f *shares) nextTenant() (scheduler.TenantID, bool) {
 	return f.tenantOf[id], true
 }
 
-// streak returns how many tasks of demand d in a row the next tenant would place
-// before another is next, at most limit.
+// streak returns how many tasks of demand d in a row the next tenant would place before another is next, at most limit.
 func (f *shares) streak(t scheduler.TenantID, d scheduler.Resources, limit int32) int32 {
 	return int32(f.tree.Streak(f.treeID[t], f.countedResources(d), int(limit)))
 }

@@ -37,9 +37,8 @@ type lateJob struct {
 	cause backfill.Cause
 }
 
-// compressStateSlot is the slot of the policy state with the fingerprint that the
-// last compression knew. compressCursorSlot is the slot of its position while it is
-// in progress.
+// compressStateSlot is the slot of the policy state with the fingerprint that the last compression knew.
+// compressCursorSlot is the slot of its position while it is in progress.
 const (
 	compressStateSlot  = 3
 	compressCursorSlot = 4
@@ -81,9 +80,8 @@ func (q *guaranteeSurvey) putCursorState(slot int32, value int64, at scheduler.T
 	q.c.recordState(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.CursorState, Slot: slot}, Value: value, At: at})
 }
 
-// recordCompressState records what the last compression knew and what this cycle
-// changed itself since, so that only other changes start the next one. An unfinished
-// compression resumes after Guarantees.CompressEvery.
+// recordCompressState records what the last compression knew and what this cycle changed itself since, so that only
+// other changes start the next one. An unfinished compression resumes after Guarantees.CompressEvery.
 func (q *guaranteeSurvey) recordCompressState() {
 	n, ok := q.cursorState(compressStateSlot)
 	switch {

@@ -6,8 +6,8 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// cursor is a position in a tenant's regular order: nothing before it can be placed
-// now. Free capacity only shrinks in a pass, so it never moves back.
+// cursor is a position in a tenant's regular order: nothing before it can be placed now. Free capacity only shrinks in
+// a pass, so it never moves back.
 type cursor struct {
 	class    uint8
 	stage    int32
@@ -16,8 +16,8 @@ type cursor struct {
 	inTree   *scheduler.Stage // the stage whose demand the tree of tenants has
 }
 
-// headClass is the demand of some tenant's next task in this pass and a node that
-// fits it, NoNode if none does any more.
+// headClass is the demand of some tenant's next task in this pass and a node that fits it, NoNode if none does any
+// more.
 type headClass struct {
 	scheduler.DemandClass
 	fitsOn  scheduler.NodeID
@@ -25,8 +25,7 @@ type headClass struct {
 	stale   bool  // fitsOn is out of date, since it is no tenant's
 }
 
-// tenantCursor is a tenant's position and the search for nodes at the input of the
-// stage there.
+// tenantCursor is a tenant's position and the search for nodes at the input of the stage there.
 type tenantCursor struct {
 	cursor    cursor
 	search    localSearch
@@ -34,8 +33,8 @@ type tenantCursor struct {
 	idle      idleTenant
 }
 
-// idleTenant is why a tenant had nothing to serve from its first job to its last: as far as the jobs
-// alone tell, and as long as none of them changes.
+// idleTenant is why a tenant had nothing to serve from its first job to its last: as far as the jobs alone tell, and as
+// long as none of them changes.
 type idleTenant struct {
 	state   *scheduler.State // nil for unknown
 	changes uint64           // Tenant.ReadyChanges then
@@ -77,8 +76,8 @@ func (o *tenantOrder) wakeForOrder() {
 	}
 }
 
-// initHeads moves each tenant with ready work to its first stage that can be placed
-// and takes the others out of the tree. O(ready stages) at worst.
+// initHeads moves each tenant with ready work to its first stage that can be placed and takes the others out of the
+// tree. O(ready stages) at worst.
 func (o *tenantOrder) initHeads() {
 	o.open.beginShrinkOnly()
 	if o.c.cfg.LASMQ != nil {
@@ -139,9 +138,8 @@ func (o *tenantOrder) leaveHeadClass(t scheduler.TenantID) {
 	}
 }
 
-// refreshHeadsAfter follows a placement on a node: tenants whose next task fitted
-// only there move on to one that can be placed, so that shares are compared by
-// placeable tasks only. O(distinct demands of next tasks).
+// refreshHeadsAfter follows a placement on a node: tenants whose next task fitted only there move on to one that can be
+// placed, so that shares are compared by placeable tasks only. O(distinct demands of next tasks).
 func (o *tenantOrder) refreshHeadsAfter(node scheduler.NodeID) {
 	if o.c.cfg.StopAtFirstMisfit {
 		return
@@ -161,8 +159,8 @@ func (o *tenantOrder) refreshHeadsAfter(node scheduler.NodeID) {
 	}
 }
 
-// refreshHeadsOf updates the heads of tenants whose next task is of an equivalence
-// class, but for the tenant being served, whose head is updated afterwards.
+// refreshHeadsOf updates the heads of tenants whose next task is of an equivalence class, but for the tenant being
+// served, whose head is updated afterwards.
 func (o *tenantOrder) refreshHeadsOf(class int32) {
 	for _, t := range o.active {
 		if t != o.serving && o.cursors[t].headClass == class+1 {
@@ -224,8 +222,7 @@ func (x *idleTenant) pass(class scheduler.MisfitClass, until scheduler.Time) {
 	x.passed = false // of too many classes
 }
 
-// nextTenant returns the next tenant by fair share and its stage that can be placed,
-// nil for none.
+// nextTenant returns the next tenant by fair share and its stage that can be placed, nil for none.
 func (o *tenantOrder) nextTenant() (scheduler.TenantID, *scheduler.Stage) {
 	for {
 		t, ok := o.c.shares.nextTenant()
@@ -258,12 +255,12 @@ func (c *cursor) currentStage() *scheduler.Stage {
 	return c.job.Stages[c.stage]
 }
 
-// advanceHead returns the tenant's next stage that can be placed now, or nil. It
-// moves the cursor past those that cannot.
+// advanceHead returns the tenant's next stage that can be placed now, or nil. It moves the cursor past those that
+// cannot.
 func (o *tenantOrder) advanceHead(t scheduler.TenantID) *scheduler.Stage {
 	c := &o.cursors[t].cursor
-	// While nodes may be reserved, a stage that fits nowhere is served too, and the decision
-	// must not depend on how tight the State's bound is.
+	// While nodes may be reserved, a stage that fits nowhere is served too, and the decision must not depend on how
+	// tight the State's bound is.
 	if !o.c.cfg.StopAtFirstMisfit && (!o.c.cfg.ReserveNodes || o.nodes.isLimitReached()) && !o.c.s.Queue().CapacityForAny() {
 		return nil
 	}
@@ -318,10 +315,10 @@ func (c *cursor) nextStage() bool {
 	return false
 }
 
-// passOver passes over a tenant's job of which no stage can be placed or is to have a node reserved, as far as the
-// job alone tells, and notes that in what is known of the tenant. passed is false for any other job, of which
-// that says nothing. It holds before until, and while no node may be reserved, as long as no node fits class, unless the
-// job changes.
+// passOver passes over a tenant's job of which no stage can be placed or is to have a node reserved, as far as the job
+// alone tells, and notes that in what is known of the tenant. passed is false for any other job, of which that says
+// nothing. It holds before until, and while no node may be reserved, as long as no node fits class, unless the job
+// changes.
 func (o *tenantOrder) passOver(t scheduler.TenantID, j *scheduler.Job) (class scheduler.MisfitClass, until scheduler.Time, passed bool) {
 	x := &o.cursors[t].idle
 	class, until = o.c.s.Queue().MisfitClassOf(j), scheduler.Never
@@ -339,8 +336,7 @@ func (o *tenantOrder) passOver(t scheduler.TenantID, j *scheduler.Job) (class sc
 	return class, until, true
 }
 
-// nextInQueues returns the next stage of a tenant's class that can be placed, by the
-// deficits of its queues, or nil.
+// nextInQueues returns the next stage of a tenant's class that can be placed, by the deficits of its queues, or nil.
 func (o *tenantOrder) nextInQueues(t scheduler.TenantID, c *cursor) *scheduler.Stage {
 	q := o.queues.of(t, c.class)
 	for next, ok := q.Next(o.nodes.isLimitReached()); ok; next, ok = q.Next(o.nodes.isLimitReached()) {
@@ -363,8 +359,8 @@ func (o *tenantOrder) nextInQueues(t scheduler.TenantID, c *cursor) *scheduler.S
 	return nil
 }
 
-// shouldReserveNode reports whether a stage is to be served although it fits
-// nowhere: once a pass, while nodes may be reserved.
+// shouldReserveNode reports whether a stage is to be served although it fits nowhere: once a pass, while nodes may be
+// reserved.
 func (o *tenantOrder) shouldReserveNode(g *scheduler.Stage) bool {
 	if !o.c.cfg.ReserveNodes || o.nodes.isLimitReached() || g.Startable() == 0 || o.nodes.attempted[g] || o.c.s.Cluster().NextNode(g, 0) != scheduler.NoNode {
 		return false
@@ -372,8 +368,7 @@ func (o *tenantOrder) shouldReserveNode(g *scheduler.Stage) bool {
 	return !o.waits.waitsWhole(g) && (o.open.guaranteeCount == 0 || !o.isFullyPlanned(g)) && o.c.allows(g)
 }
 
-// isFullyPlanned reports whether each waiting task of a stage has a guarantee
-// reservation, so that it needs no node.
+// isFullyPlanned reports whether each waiting task of a stage has a guarantee reservation, so that it needs no node.
 func (o *tenantOrder) isFullyPlanned(g *scheduler.Stage) bool {
 	if g.Job.Guarantees < g.Pending {
 		return false

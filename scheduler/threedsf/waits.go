@@ -6,8 +6,8 @@ import (
 	"github.com/drover-run/drover/scheduler/locality"
 )
 
-// inputWaits are the stages that wait in a pass for the nodes of their input, and since
-// when: their clocks are policy states.
+// inputWaits are the stages that wait in a pass for the nodes of their input, and since when: their clocks are policy
+// states.
 type inputWaits struct {
 	c         *cycle
 	estimator locality.WaitEstimator
@@ -84,8 +84,7 @@ func (x *inputWaits) waitsWhole(g *scheduler.Stage) bool {
 	return w.waits && w.wait.allWaiting
 }
 
-// setWhole notes that all tasks of a stage that were evaluated wait. It returns false if
-// none does.
+// setWhole notes that all tasks of a stage that were evaluated wait. It returns false if none does.
 func (x *inputWaits) setWhole(g *scheduler.Stage) bool {
 	if !x.of(g).waits {
 		return false
@@ -110,9 +109,8 @@ type dataWait struct {
 	allWaiting bool // every task evaluated in this pass waits
 }
 
-// delayStage delays a stage until all others of the pass were served. It returns
-// false if the stage has waited for MaxLocalityYield or its input has no schedulable
-// node.
+// delayStage delays a stage until all others of the pass were served. It returns false if the stage has waited for
+// MaxLocalityYield or its input has no schedulable node.
 func (x *inputWaits) delayStage(g *scheduler.Stage) bool {
 	since := x.waitingSince(g)
 	until := since.Add(x.c.cfg.MaxLocalityYield)
@@ -147,8 +145,7 @@ func (x *inputWaits) firstInputNode(g *scheduler.Stage) (scheduler.NodeID, bool)
 	return scheduler.NoNode, false
 }
 
-// waitingSince returns when a stage began to wait or last had a task placed at its
-// input.
+// waitingSince returns when a stage began to wait or last had a task placed at its input.
 func (x *inputWaits) waitingSince(g *scheduler.Stage) scheduler.Time {
 	if since, waits := g.WaitingSince(); waits && !x.of(g).placedLocally {
 		return since
@@ -156,9 +153,8 @@ func (x *inputWaits) waitingSince(g *scheduler.Stage) scheduler.Time {
 	return x.c.now
 }
 
-// tryWaitForData makes a task wait for a node at its input if that is worthwhile,
-// and reports whether it waits. It does not wait longer than MaxLocalityWait after
-// waitingSince.
+// tryWaitForData makes a task wait for a node at its input if that is worthwhile, and reports whether it waits. It does
+// not wait longer than MaxLocalityWait after waitingSince.
 func (x *inputWaits) tryWaitForData(g *scheduler.Stage, task int32, lane bool) bool {
 	since := x.waitingSince(g)
 	until := since.Add(x.c.cfg.MaxLocalityWait)
@@ -184,8 +180,8 @@ func (x *inputWaits) tryWaitForData(g *scheduler.Stage, task int32, lane bool) b
 	return true
 }
 
-// startWaitClock records since when a stage waits, and reports whether that is
-// recorded: without a clock it might wait for ever.
+// startWaitClock records since when a stage waits, and reports whether that is recorded: without a clock it might wait
+// for ever.
 func (x *inputWaits) startWaitClock(g *scheduler.Stage, since scheduler.Time) bool {
 	at, waits := g.WaitingSince()
 	return (waits && at == since) || x.c.recordState(scheduler.PolicyState{PolicyStateKey: waitStateKey(g), At: since})
@@ -195,9 +191,9 @@ func waitStateKey(g *scheduler.Stage) scheduler.PolicyStateKey {
 	return scheduler.PolicyStateKey{Kind: scheduler.WaitSinceState, Job: g.Job.Spec.ID, Stage: g.Index}
 }
 
-// record starts the clocks of delayed stages that had no task placed at their input, and
-// removes those of stages that had one and no longer wait. A delayed stage for which no
-// action was left may have had tasks placed: it waits for a node of its next one.
+// record starts the clocks of delayed stages that had no task placed at their input, and removes those of stages that
+// had one and no longer wait. A delayed stage for which no action was left may have had tasks placed: it waits for a
+// node of its next one.
 func (x *inputWaits) record() {
 	for _, g := range x.delayed {
 		if x.c.actionsLeft > 0 {
