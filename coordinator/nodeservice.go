@@ -14,6 +14,7 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/api/drover/v1/droverv1connect"
+	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/internal/plain"
@@ -186,7 +187,8 @@ func (s *nodeService) assignEpoch(ctx context.Context, info *droverv1.NodeInfo, 
 
 // checkDaemon refuses the name of a node that is up to the daemon of another data folder. It may be on another machine, and
 // what the node runs goes on there: it would be lost, and begin elsewhere, an exclusive task too. Once the node's lease
-// has ended nothing of it runs that must not. Releases that have no ids are believed.
+// has ended nothing of it runs that must not. Releases that have no ids are believed. The error says which epoch the node is in:
+// what the daemon has of an earlier one was lost.
 func (s *nodeService) checkDaemon(n *facts.Node, info *droverv1.NodeInfo) error {
 	if n == nil || !n.Up || n.Info.GetDaemonId() == "" || info.GetDaemonId() == "" || n.Info.GetDaemonId() == info.GetDaemonId() {
 		return nil
@@ -195,7 +197,11 @@ func (s *nodeService) checkDaemon(n *facts.Node, info *droverv1.NodeInfo) error 
 		s.core.log.Warn("a daemon with another data folder wants the name of a node that is up: it waits for the end of the node's lease",
 			"node", info.GetName(), "address", info.GetAddress(), "address_of_node", n.Info.GetAddress())
 	}
-	return fault.New(fault.Unavailable, "node %s is up with another data folder, at %s: this daemon gets the name %s after the last report from there. Stop the daemon there, or give this machine another name",
+	owner := wire.NodeOwner{Node: n.ID, Epoch: n.Epoch}
+	s.core.view(func(f *facts.Facts) {
+		owner.Cluster, owner.ClusterEpoch = f.Cluster(), facts.RestoresOf(f).ClusterEpoch()
+	})
+	return wire.NameTaken(owner, "node %s is up with another data folder, at %s: this daemon gets the name %s after the last report from there. Stop the daemon there, or give this machine another name",
 		info.GetName(), n.Info.GetAddress(), s.core.cfg.Lease)
 }
 

@@ -191,6 +191,28 @@ func TestTheNameOfANodeThatIsUpIsRefused(t *testing.T) {
 	}
 }
 
+// TestARefusedDaemonIsToldTheEpoch: it knows by it that what it has of an earlier one was lost.
+func TestARefusedDaemonIsToldTheEpoch(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.Lease = time.Hour })
+	b.registers(registration{daemon: "x"})
+	if epoch := b.registers(registration{daemon: "x"}); epoch != 2 {
+		t.Fatalf("epoch %d", epoch)
+	}
+	info := coordtest.Info("n1")
+	info.DaemonId = "y"
+	nodes := droverv1connect.NewNodeServiceClient(b.http, "http://c")
+	_, err := nodes.Register(b.ctx, connect.NewRequest(&droverv1.RegisterRequest{Node: info, Epoch: 1, Protocol: version.Protocol}))
+	by, taken := wire.OwnerOf(err)
+	want := wire.NodeOwner{Cluster: by.Cluster, Node: 1, Epoch: 2}
+	if !taken || by != want || by.Cluster == "" || !errors.Is(wire.FromError(err), fault.Unavailable) {
+		t.Errorf("refused by %+v (%t): %v", by, taken, err)
+	}
+	_, err = nodes.Register(b.ctx, connect.NewRequest(&droverv1.RegisterRequest{Protocol: version.Protocol}))
+	if _, taken := wire.OwnerOf(err); err == nil || taken {
+		t.Errorf("another refusal: %v", err)
+	}
+}
+
 // TestAnotherMachineWaitsForTheLease: it gets the name once the node's lease has ended. An exclusive task of the node does not
 // begin elsewhere before.
 func TestAnotherMachineWaitsForTheLease(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/node/store"
@@ -207,17 +208,48 @@ func (t *attemptTable) enterEpoch(id store.Identity) (orphans []*attempt) {
 	if old.ClusterEpoch != id.ClusterEpoch && old.Cluster != "" {
 		clear(t.gone) // reported to the coordinator that was restored; this one did not ask
 	} else if old.Epoch != id.Epoch || old.Node != id.Node {
-		for aid, a := range t.byID {
-			if !a.orphaned {
-				orphans = append(orphans, a)
-				a.orphaned = true
-				delete(t.dirty, aid)
-			}
-		}
-		clear(t.gone)
-		clear(t.wantedAgain) // the next set says again what is wanted
+		orphans = t.orphanLocked()
 	}
 	return orphans
+}
+
+// orphanLocked gives up all attempts and returns those that were not given up before.
+func (t *attemptTable) orphanLocked() (orphans []*attempt) {
+	for aid, a := range t.byID {
+		if !a.orphaned {
+			orphans = append(orphans, a)
+			a.orphaned = true
+			delete(t.dirty, aid)
+		}
+	}
+	clear(t.gone)
+	clear(t.wantedAgain) // the next set says again what is wanted
+	return orphans
+}
+
+// isOutdated reports whether the node's name is another daemon's in a later epoch than this node's, and there is anything
+// here that was wanted of it. From before a restore of the coordinator there may be runs of which an operator decides.
+func (t *attemptTable) isOutdated(by wire.NodeOwner) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	mine := wire.NodeOwner{Cluster: t.id.Cluster, ClusterEpoch: t.id.ClusterEpoch, Node: t.id.Node, Epoch: by.Epoch}
+	if mine != by || t.id.Epoch >= by.Epoch || t.id.Restored {
+		return false
+	}
+	for _, a := range t.byID {
+		if !a.orphaned {
+			return true
+		}
+	}
+	return t.id.Revision > 0
+}
+
+// giveUp gives up all attempts, and returns those that are to be removed.
+func (t *attemptTable) giveUp() (orphans []*attempt) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.id.Revision = 0
+	return t.orphanLocked()
 }
 
 // remove removes an attempt of which nothing is left; false if it has become wanted

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/hdfs"
 	"github.com/drover-run/drover/internal/pki/pkimetrics"
 	"github.com/drover-run/drover/internal/quota"
@@ -432,12 +433,32 @@ func (d *daemon) removeUnlisted(put map[store.ID]*droverv1.WantedAttempt) {
 // enterEpoch takes over a new identity, and removes the attempts that the
 // coordinator has given up. The lease of that epoch may be used only afterwards.
 func (d *daemon) enterEpoch(id store.Identity) {
-	for _, a := range d.attempts.enterEpoch(id) {
+	d.removeOrphans(d.attempts.enterEpoch(id))
+}
+
+func (d *daemon) removeOrphans(orphans []*attempt) {
+	for _, a := range orphans {
 		d.log.Info("attempt of an older epoch is removed", "attempt", a.id)
 		_, spec := a.mail.wantedAndSpec()
 		d.exclusive.abandon(a.id, spec)
 		a.setWanted(nil)
 	}
+}
+
+// leaveName removes all attempts if the coordinator says that the node's name is another daemon's in a later epoch: they were
+// lost with the epoch before, began again elsewhere, and can never count. The coordinator gives the name to another daemon
+// only once the lease of this one has ended. Where nothing can be stored all goes on until the next registration.
+func (d *daemon) leaveName(by wire.NodeOwner) {
+	if !d.attempts.isOutdated(by) {
+		return
+	}
+	if err := d.store.GiveUp(); err != nil {
+		d.log.Warn("another daemon has the name of this node; what ran here cannot be removed yet", "err", err)
+		return
+	}
+	orphans := d.attempts.giveUp()
+	d.log.Warn("another daemon has the name of this node: what ran here was lost, and is removed", "attempts", len(orphans), "epoch", d.attempts.epoch(), "epoch_of_name", by.Epoch)
+	d.removeOrphans(orphans)
 }
 
 // removeFinished removes an attempt of which nothing is left from the daemon. It

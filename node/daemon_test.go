@@ -12,6 +12,7 @@ import (
 	"time"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/api/wire"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/node/store"
 	"github.com/drover-run/drover/runtime"
@@ -288,6 +289,72 @@ func TestNewEpochRemovesWithoutReporting(t *testing.T) {
 		if s := b.get(w); s != nil {
 			t.Errorf("an attempt of the old epoch was reported: %v", s)
 		}
+	}
+}
+
+// A daemon whose name another one has, in a later epoch, removes what it has of its own: that was lost, and can never count. It
+// starts none of it again when it is restarted, and goes on when it gets the name. In the same epoch, or one of another cluster or
+// of a coordinator that was restored, nothing is removed: that does not say that its attempts were lost.
+func TestADaemonThatLostItsNameRemovesItsAttempts(t *testing.T) {
+	for name, c := range map[string]struct {
+		owner   wire.NodeOwner
+		removed bool
+	}{
+		"a later epoch":                   {wire.NodeOwner{Cluster: "c", Node: 1, Epoch: 2}, true},
+		"its own epoch":                   {wire.NodeOwner{Cluster: "c", Node: 1, Epoch: 1}, false},
+		"a later epoch of another node":   {wire.NodeOwner{Cluster: "c", Node: 2, Epoch: 2}, false},
+		"of another cluster":              {wire.NodeOwner{Cluster: "d", Node: 1, Epoch: 2}, false},
+		"of a coordinator that was reset": {wire.NodeOwner{Cluster: "c", ClusterEpoch: 1, Node: 1, Epoch: 2}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newTestNode(t, programs())
+			b.start()
+			w, ended := groupTask(0, "hang"), groupTask(1, "true")
+			b.put(w, ended)
+			b.await(t, w, running)
+			b.await(t, ended, succeeded)
+			refuse := func(by *wire.NodeOwner) {
+				b.mu.Lock()
+				b.owner, b.refusals, b.registerAgain = by, 0, by != nil
+				b.mu.Unlock()
+			}
+			refusals := func() int {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				return b.refusals
+			}
+			removed := func() bool {
+				all, err := b.engine.Driver().List(t.Context())
+				return err == nil && len(all) == 0 && !pathExists(b.attemptFolder(w)) && !pathExists(b.attemptFolder(ended))
+			}
+			refuse(&c.owner)
+			b.cutStreams()
+			poll(t, "two refusals", func() bool { return refusals() >= 2 })
+			if c.removed {
+				poll(t, "what ran is gone", removed)
+			}
+			starts := b.engine.Calls(fake.Start)
+			b.stopDaemon()
+			refuse(&c.owner)
+			b.startOnly()
+			poll(t, "two refusals after a restart", func() bool { return refusals() >= 2 })
+			if got := removed(); got != c.removed {
+				t.Errorf("all is removed: %t", got)
+			}
+			if n := b.engine.Calls(fake.Start); n != starts {
+				t.Errorf("it started %d times more", n-starts)
+			}
+			b.mu.Lock()
+			b.epoch = 3
+			b.log = nil
+			clear(b.wanted)
+			b.mu.Unlock()
+			refuse(nil)
+			next := groupTask(2, "true")
+			b.put(next)
+			b.await(t, next, succeeded)
+			poll(t, "what ran is gone", removed)
+		})
 	}
 }
 

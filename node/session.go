@@ -109,6 +109,9 @@ func (d *daemon) register(ctx context.Context) (*droverv1.RegisterResponse, erro
 	sent := d.exclusive.lease.now()
 	res, err := d.cfg.Coordinator.Register(ctx, connect.NewRequest(&droverv1.RegisterRequest{Node: d.prober.info(), Epoch: d.attempts.epoch(), Protocol: version.Protocol, Registration: d.registration}))
 	if err != nil {
+		if by, taken := wire.OwnerOf(err); taken {
+			d.leaveName(by)
+		}
 		return nil, wire.FromError(err)
 	}
 	if err := version.CheckProtocol("this node", "the coordinator", res.Msg.GetProtocol()); err != nil {

@@ -62,6 +62,8 @@ type fakeCoordinator struct {
 	unreachable     bool   // every call fails
 	loseAnswers     bool   // registrations have their effect, and are not answered
 	protocol        uint32
+	owner           *wire.NodeOwner // another daemon's epoch of the node: registrations are refused
+	refusals        int
 	registrations   int
 	leaseMS         int64
 	registerAgain   bool // the next report is answered with a request to register again
@@ -94,6 +96,10 @@ func (b *fakeCoordinator) Register(_ context.Context, r *connect.Request[droverv
 	defer b.mu.Unlock()
 	if b.unreachable {
 		return nil, errUnreachable
+	}
+	if b.owner != nil {
+		b.refusals++
+		return nil, wire.NameTaken(*b.owner, "the name is taken")
 	}
 	b.node = r.Msg.GetNode()
 	b.registrations++

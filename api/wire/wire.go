@@ -5,6 +5,7 @@ package wire
 
 import (
 	"errors"
+	"fmt"
 	"net"
 
 	"connectrpc.com/connect"
@@ -140,6 +141,30 @@ func LeaderChanged(err error) error {
 // IsLeaderChanged reports whether a received error has the mark of LeaderChanged.
 func IsLeaderChanged(err error) bool {
 	return header(err, connect.CodeUnavailable, leaderHeader) == leaderChanged
+}
+
+// NodeOwner names the epoch of a node whose name another daemon has.
+type NodeOwner struct {
+	Cluster      string
+	ClusterEpoch uint64
+	Node         int32
+	Epoch        uint64
+}
+
+// nodeOwner is the header of an error by which a daemon is refused the name of a node.
+const nodeOwner = "Drover-Node-Owner"
+
+// NameTaken returns the error of a registration under the name of a node that is up with another daemon.
+func NameTaken(o NodeOwner, format string, args ...any) error {
+	err := connect.NewError(connect.CodeUnavailable, fault.New(fault.Unavailable, format, args...))
+	err.Meta().Set(nodeOwner, fmt.Sprintf("%d %d %d %s", o.ClusterEpoch, o.Node, o.Epoch, o.Cluster))
+	return err
+}
+
+// OwnerOf reports whether a received error is one of NameTaken, and whose the name is.
+func OwnerOf(err error) (o NodeOwner, taken bool) {
+	_, scanned := fmt.Sscanf(header(err, connect.CodeUnavailable, nodeOwner), "%d %d %d %s", &o.ClusterEpoch, &o.Node, &o.Epoch, &o.Cluster)
+	return o, scanned == nil
 }
 
 // NotConnected reports whether a call failed since no connection was made. A dial that

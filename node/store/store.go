@@ -570,6 +570,15 @@ func decodeUint(b []byte) uint64 {
 	return binary.BigEndian.Uint64(b)
 }
 
+// GiveUp removes all that was wanted of the node: another daemon has its name, in a later epoch. The next watch requests a full set.
+func (s *Store) GiveUp() error {
+	return s.write(func(tx *bbolt.Tx) error {
+		id := identity(tx)
+		id.Revision = 0
+		return errors.Join(clearBucket(tx, bucketWanted), putIdentity(tx, id))
+	})
+}
+
 // ForgetRevision makes the node request a full set at the next watch.
 func (s *Store) ForgetRevision() (id Identity, err error) {
 	err = s.write(func(tx *bbolt.Tx) error {
