@@ -105,11 +105,11 @@ func newDaemon(cfg Config) (*daemon, error) {
 		containers: newContainerLister(cfg.Driver), slots: make(chan struct{}, cfg.parallel), dumpSlots: make(chan struct{}, cfg.parallel),
 	}
 	fail := func(err error) (*daemon, error) { return nil, errors.Join(err, st.Close()) }
-	id, err := st.Identity()
-	if err != nil {
+	if err := d.findDaemonID(); err != nil { // a copy of another machine's folder changes what follows
 		return fail(err)
 	}
-	if err := d.findDaemonID(); err != nil {
+	id, err := st.Identity()
+	if err != nil {
 		return fail(err)
 	}
 	// The number increases across restarts too, so a coordinator that remembers the
@@ -151,11 +151,11 @@ func newDaemon(cfg Config) (*daemon, error) {
 	return d, nil
 }
 
-// findDaemonID takes over the daemon's id. One that the disk did not take is used nevertheless: the next daemon records it, or
-// has another one again.
+// findDaemonID takes over the daemon's id. Where the disk does not take it the daemon goes on, unless the folder is a copy:
+// what it says is wanted of this machine would begin here too.
 func (d *daemon) findDaemonID() error {
 	id, copied, err := d.store.DaemonID(cmp.Or(d.cfg.machineID, machineID()))
-	if err != nil && !errors.Is(err, store.ErrUnwritable) {
+	if err != nil && (copied || !errors.Is(err, store.ErrUnwritable)) {
 		return err
 	}
 	if err != nil {

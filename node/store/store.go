@@ -271,7 +271,7 @@ func (s *Store) Identity() (id Identity, err error) {
 // with another one is that of another data folder. It changes only where the file is on another machine than before: then the
 // data folder is a copy, or was moved, and the daemon of the other machine may still run. machine is the machine's id, "" if
 // it has none; two that have the same are taken for one. The file has a hash of it, since programs must not show it to others.
-// After an ErrUnwritable the id may not be recorded.
+// A copy forgets what was wanted. After an ErrUnwritable the id may not be recorded.
 func (s *Store) DaemonID(machine string) (id string, copied bool, err error) {
 	var before string
 	err = s.db.View(func(tx *bbolt.Tx) error {
@@ -288,7 +288,10 @@ func (s *Store) DaemonID(machine string) (id string, copied bool, err error) {
 		id = rand.Text()
 	}
 	err = s.write(func(tx *bbolt.Tx) error {
-		return errors.Join(put(tx, bucketMeta, keyDaemon, []byte(id)), put(tx, bucketMeta, keyMachine, []byte(now)))
+		if err := errors.Join(put(tx, bucketMeta, keyDaemon, []byte(id)), put(tx, bucketMeta, keyMachine, []byte(now))); err != nil || !copied {
+			return err
+		}
+		return giveUp(tx) // it is wanted of the other machine
 	})
 	return id, copied, err
 }
@@ -571,12 +574,12 @@ func decodeUint(b []byte) uint64 {
 }
 
 // GiveUp removes all that was wanted of the node: another daemon has its name, in a later epoch. The next watch requests a full set.
-func (s *Store) GiveUp() error {
-	return s.write(func(tx *bbolt.Tx) error {
-		id := identity(tx)
-		id.Revision = 0
-		return errors.Join(clearBucket(tx, bucketWanted), putIdentity(tx, id))
-	})
+func (s *Store) GiveUp() error { return s.write(giveUp) }
+
+func giveUp(tx *bbolt.Tx) error {
+	id := identity(tx)
+	id.Revision = 0
+	return errors.Join(clearBucket(tx, bucketWanted), putIdentity(tx, id))
 }
 
 // ForgetRevision makes the node request a full set at the next watch.

@@ -233,8 +233,8 @@ func TestOpensOldFiles(t *testing.T) {
 	}
 }
 
-// The id of a daemon is of a data folder on one machine: a copy on another machine gets its own id, once. Where a machine has
-// no id, and in a file that no machine is recorded in, it stays.
+// The id of a daemon is of a data folder on one machine: a copy on another machine gets its own id, once, and nothing is wanted
+// of it that was wanted of the first. Where a machine has no id, and in a file that no machine is recorded in, the id stays.
 func TestACopyOnAnotherMachineGetsAnotherDaemonID(t *testing.T) {
 	const machineA = "machine-id-of-a"
 	path := filepath.Join(t.TempDir(), "node.db")
@@ -247,7 +247,17 @@ func TestACopyOnAnotherMachineGetsAnotherDaemonID(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		_, e1 := s.Register(&droverv1.RegisterResponse{Node: 3, Epoch: 1, Term: 2, Cluster: "c1"})
+		_, e2 := s.Apply(&droverv1.Wanted{Term: 2, Revision: 9, Full: true, Put: []*droverv1.WantedAttempt{want(0, "a")}})
+		if err := errors.Join(e1, e2); err != nil {
+			t.Fatal(err)
+		}
 		id, copied, err := s.DaemonID(c.machine)
+		set, e1 := s.Wanted()
+		its, e2 := s.Identity()
+		if err := errors.Join(e1, e2); err != nil || (len(set) == 0) != copied || (its.Revision == 0) != copied {
+			t.Errorf("start %d, on machine %q, copied: %t: wanted are %v, revision %d, %v", i, c.machine, copied, set, its.Revision, err)
+		}
 		if err != nil || id == "" || copied != c.copied {
 			t.Fatalf("start %d, on machine %q: %q, copied: %t, %v", i, c.machine, id, copied, err)
 		}
