@@ -58,6 +58,7 @@ type fakeCoordinator struct {
 	present   *droverv1.GetJobResponse
 	stops     []*droverv1.StopJobRequest
 	tasks     int32 // of stage s of its job 7, if it has no attempts; three are returned at once
+	noLogs    int32 // so many of them, the first ones, have no logs on their nodes
 	listings  []*droverv1.ListTasksRequest
 	logsHook  func(context.Context) error // how the log of a task ends
 
@@ -94,6 +95,9 @@ func (f *fakeCoordinator) StopJob(_ context.Context, r *connect.Request[droverv1
 
 // Logs implements droverv1connect.ClientServiceHandler.
 func (f *fakeCoordinator) Logs(ctx context.Context, r *connect.Request[droverv1.LogsRequest], st *connect.ServerStream[droverv1.LogsResponse]) error {
+	if r.Msg.Key.Task < f.noLogs {
+		return connect.NewError(connect.CodeNotFound, errors.New("attempt 7.0.0.1.1 is not on node n1"))
+	}
 	if err := st.Send(&droverv1.LogsResponse{Data: fmt.Appendf(nil, "of task %d\n", r.Msg.Key.Task)}); err != nil || f.logsHook == nil {
 		return err
 	}

@@ -56,7 +56,7 @@ func jobLogsCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			shown, gone, bytes := 0, 0, int64(0)
+			shown, gone, bytes, firstGone := 0, 0, int64(0), ""
 			for _, t := range tasks {
 				at := latestAttempt(t)
 				if at == nil || !hasLogs(at) {
@@ -65,14 +65,18 @@ func jobLogsCommand() *cli.Command {
 				shown++
 				n, err := streamLogs(c, cl, at.Key, fmt.Sprintf("== %s/%d attempt %d on %s\n", t.Stage, t.Task, at.Key.Attempt, at.Node))
 				if errors.Is(err, fault.NotFound) {
-					gone++
-					fmt.Fprintln(c.App.ErrWriter, err)
+					if gone++; gone == 1 {
+						firstGone = fmt.Sprintf("%s/%d.%d", t.Stage, t.Task, at.Key.Attempt)
+					}
 					continue
 				}
 				if err != nil {
 					return err
 				}
 				bytes += n
+			}
+			if gone > 0 {
+				fmt.Fprintln(c.App.ErrWriter, goneText(a[0], firstGone, gone))
 			}
 			switch {
 			case shown > gone && bytes == 0:
@@ -83,6 +87,16 @@ func jobLogsCommand() *cli.Command {
 			return nil
 		},
 	}
+}
+
+// goneText says that n attempts of a job, of which one is named, have no logs on their nodes. A node no longer knows of an
+// attempt that wrote nothing.
+func goneText(job, first string, n int) string {
+	more := fmt.Sprintf("`drover task logs %s %s` says more", job, first)
+	if n == 1 {
+		return fmt.Sprintf("no logs of %s are there: it wrote none, or its node keeps them no longer; %s", first, more)
+	}
+	return fmt.Sprintf("no logs of %s and %s are there: they wrote none, or their nodes keep them no longer; %s", first, countText(n-1, "other attempt"), more)
 }
 
 func latestAttempt(t *droverv1.TaskStatus) *droverv1.TaskAttempt {

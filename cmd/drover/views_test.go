@@ -450,3 +450,22 @@ func TestShortenedMessagesEndWithAWord(t *testing.T) {
 		}
 	}
 }
+
+// A job of a thousand mappers, which wrote no log, gets one line and not a thousand.
+func TestMissingLogsAreToldOnce(t *testing.T) {
+	for _, c := range []struct {
+		noLogs      int32
+		out, stderr string
+	}{
+		{0, "== s/0 attempt 1 on n1\nof task 0\n== s/1 attempt 1 on n1\nof task 1\n== s/2 attempt 1 on n1\nof task 2\n== s/3 attempt 1 on n1\nof task 3\n", ""},
+		{1, "== s/1 attempt 1 on n1\nof task 1\n== s/2 attempt 1 on n1\nof task 2\n== s/3 attempt 1 on n1\nof task 3\n",
+			"no logs of s/0.1 are there: it wrote none, or its node keeps them no longer; `drover task logs 7 s/0.1` says more\n"},
+		{4, "", "no logs of s/0.1 and 3 other attempts are there: they wrote none, or their nodes keep them no longer; `drover task logs 7 s/0.1` says more\n"},
+	} {
+		f := &fakeCoordinator{tasks: 4, noLogs: c.noLogs}
+		out, stderr, err := f.runBoth(t, t.Context(), "job", "logs", "7")
+		if err != nil || out != c.out || stderr != c.stderr {
+			t.Errorf("%d without logs: %v\n%s\n%s", c.noLogs, err, out, stderr)
+		}
+	}
+}
