@@ -61,6 +61,7 @@ type fakeCoordinator struct {
 	noLogs    int32 // so many of them, the first ones, have no logs on their nodes
 	listings  []*droverv1.ListTasksRequest
 	logsHook  func(context.Context) error // how the log of a task ends
+	execHook  func()                      // is called when a command runs in a task
 
 	eventsHook  func(context.Context) error // how the stream of events ends
 	serversHook func(context.Context) (*droverv1.ListServersResponse, error)
@@ -102,6 +103,16 @@ func (f *fakeCoordinator) Logs(ctx context.Context, r *connect.Request[droverv1.
 		return err
 	}
 	return f.logsHook(ctx)
+}
+
+// Exec implements droverv1connect.ClientServiceHandler: a command that says that it runs, until its caller is gone.
+func (f *fakeCoordinator) Exec(ctx context.Context, st *connect.BidiStream[droverv1.ExecRequest, droverv1.ExecResponse]) error {
+	if err := st.Send(&droverv1.ExecResponse{Stdout: []byte("it runs\n")}); err != nil {
+		return err
+	}
+	f.execHook()
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 // PlanJob implements droverv1connect.ClientServiceHandler.

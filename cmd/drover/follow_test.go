@@ -373,3 +373,13 @@ func TestStoppingNamesTheJobByItsNumber(t *testing.T) {
 		t.Errorf("%v, %q, requests %v", err, out, f.stops)
 	}
 }
+
+// Ctrl-C ends the command that runs in a task, as a shell's does, and says so; the coordinator has answered long before.
+func TestInterruptedExec(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	f := &fakeCoordinator{tasks: 1, execHook: interrupt}
+	_, err := f.run(t, ctx, "task", "exec", "7", "s/0", "sleep", "600")
+	if exitCode(err) != 130 || errorText(err) != "interrupted; the command in task s/0 of job 7 is ended" {
+		t.Errorf("exit code %d, %v", exitCode(err), err)
+	}
+}

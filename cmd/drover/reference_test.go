@@ -207,7 +207,7 @@ func exitCodesPage(t *testing.T) string {
 	}
 	return "# Exit codes\n" + fmt.Sprintf(generatedNotice, "the constants in `cmd/drover/app.go`") +
 		"\n| code | meaning |\n| --- | --- |\n" + strings.Join(rows, "") +
-		"\n`drover task exec` exits with the code of the command that it ran. Errors are one line on standard error.\n"
+		"\n`drover task exec` exits with the code of the command that it ran, and with 130 after Ctrl-C, which ends that one. Errors are one line on standard error.\n"
 }
 
 // 3. Schedulers and parameters, from the table of policies.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"connectrpc.com/connect"
@@ -318,11 +319,12 @@ func nothingWritten(c *cli.Context, cl *client, job, who, command, args string) 
 
 func taskExecCommand() *cli.Command {
 	return &cli.Command{
-		Name:        "exec",
-		Usage:       "run a command inside a running task",
-		ArgsUsage:   "JOB STAGE/INDEX COMMAND [ARGUMENT ...]",
-		Description: "With -i standard input is passed to the command. The exit code is that of the command.",
-		Flags:       []cli.Flag{&cli.BoolFlag{Name: "interactive", Aliases: []string{"i"}, Usage: "pass standard input on"}, rawFlag},
+		Name:      "exec",
+		Usage:     "run a command inside a running task",
+		ArgsUsage: "JOB STAGE/INDEX COMMAND [ARGUMENT ...]",
+		Description: "With -i standard input is passed to the command. The exit code is that of the command, or 130\n" +
+			"after Ctrl-C, which ends it.",
+		Flags: []cli.Flag{&cli.BoolFlag{Name: "interactive", Aliases: []string{"i"}, Usage: "pass standard input on"}, rawFlag},
 		Action: func(c *cli.Context) error {
 			a := c.Args().Slice()
 			if len(a) > 2 && a[2] == "--" { // as kubectl wants it
@@ -346,14 +348,17 @@ func taskExecCommand() *cli.Command {
 			if at.Seen.GetEndedMs() > 0 {
 				return fault.New(fault.Conflict, "task %s of job %s has ended: a command needs a running one", a[1], a[0])
 			}
-			return execInTask(c, cl, at.Key, a[2:])
+			return execInTask(c, cl, at.Key, fmt.Sprintf("%s of job %s", a[1], a[0]), a[2:])
 		},
 	}
 }
 
-// execInTask runs the command and copies its streams. A goroutine reads the input and ends
+// exitInterrupted is the exit code of a command in a task that Ctrl-C ended, as shells have it.
+const exitInterrupted = 128 + int(syscall.SIGINT)
+
+// execInTask runs the command and copies its streams. task names the task in messages. A goroutine reads the input and ends
 // with the process, because the read of a terminal cannot be interrupted.
-func execInTask(c *cli.Context, cl *client, key *droverv1.AttemptKey, argv []string) error {
+func execInTask(c *cli.Context, cl *client, key *droverv1.AttemptKey, task string, argv []string) error {
 	st := cl.Exec(c.Context)
 	if err := st.Send(&droverv1.ExecRequest{Key: key, Command: argv}); err != nil && !errors.Is(err, io.EOF) {
 		return cl.classifyError(err)
@@ -368,6 +373,9 @@ func execInTask(c *cli.Context, cl *client, key *droverv1.AttemptKey, argv []str
 		m, err := st.Receive()
 		if errors.Is(err, io.EOF) {
 			return errors.New("the connection ended before the command did")
+		}
+		if err != nil && c.Context.Err() != nil {
+			return exitError{exitInterrupted, fmt.Errorf("interrupted; the command in task %s is ended", task)}
 		}
 		if err != nil {
 			return cl.classifyError(err)
