@@ -360,13 +360,19 @@ const exitInterrupted = 128 + int(syscall.SIGINT)
 // with the process, because the read of a terminal cannot be interrupted.
 func execInTask(c *cli.Context, cl *client, key *droverv1.AttemptKey, task string, argv []string) error {
 	st := cl.Exec(c.Context)
-	if err := st.Send(&droverv1.ExecRequest{Key: key, Command: argv}); err != nil && !errors.Is(err, io.EOF) {
+	brokenOff := func(err error) error {
+		if c.Context.Err() != nil { // the node ends the command
+			return exitError{exitInterrupted, fmt.Errorf("interrupted; the command in task %s is ended", task)}
+		}
 		return cl.classifyError(err)
+	}
+	if err := st.Send(&droverv1.ExecRequest{Key: key, Command: argv}); err != nil && !errors.Is(err, io.EOF) {
+		return brokenOff(err)
 	}
 	if c.Bool("interactive") {
 		go sendInput(c.App.Reader, st)
 	} else if err := st.Send(&droverv1.ExecRequest{StdinEnd: true}); err != nil && !errors.Is(err, io.EOF) {
-		return cl.classifyError(err)
+		return brokenOff(err)
 	}
 	stdout, stderr := taskWriter(c.App.Writer, c.Bool("raw")), taskWriter(c.App.ErrWriter, c.Bool("raw"))
 	for {
@@ -374,11 +380,8 @@ func execInTask(c *cli.Context, cl *client, key *droverv1.AttemptKey, task strin
 		if errors.Is(err, io.EOF) {
 			return errors.New("the connection ended before the command did")
 		}
-		if err != nil && c.Context.Err() != nil {
-			return exitError{exitInterrupted, fmt.Errorf("interrupted; the command in task %s is ended", task)}
-		}
 		if err != nil {
-			return cl.classifyError(err)
+			return brokenOff(err)
 		}
 		if _, err := stdout.Write(m.Stdout); err != nil {
 			return err
