@@ -67,6 +67,27 @@ func pastSpan(c *cli.Context, days *time.Location) (since, until int64, err erro
 	return since, until, nil
 }
 
+// sayNothingFound says that a table of the past is empty, and which of its flags may be why. Programs see it themselves.
+func sayNothingFound(c *cli.Context, text string) {
+	if c.Bool("json") || c.Bool("csv") {
+		return
+	}
+	var set []string
+	for _, f := range []string{"tenant", "user", "state", "name", "since", "until"} {
+		if c.IsSet(f) {
+			set = append(set, "-"+f)
+		}
+	}
+	switch last := len(set) - 1; last {
+	case -1:
+	case 0:
+		text += fmt.Sprintf("; %s leaves others out", set[0])
+	default:
+		text += fmt.Sprintf("; %s and %s leave others out", strings.Join(set[:last], ", "), set[last])
+	}
+	fmt.Fprintln(c.App.ErrWriter, text)
+}
+
 func requireOneFormat(c *cli.Context) error {
 	if c.Bool("json") && c.Bool("csv") {
 		return usageErrorf("-json and -csv: choose one")
@@ -99,6 +120,9 @@ func jobHistoryCommand() *cli.Command {
 			}
 			if err := printHistory(c, jobs); err != nil {
 				return err
+			}
+			if len(jobs) == 0 {
+				sayNothingFound(c, "no job that ended so is in the history, into which jobs come a moment after their end")
 			}
 			if more {
 				fmt.Fprintf(c.App.ErrWriter, "there may be more; -limit 0 shows all\n")

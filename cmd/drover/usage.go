@@ -123,6 +123,9 @@ func printUsage(c *cli.Context, groups []droverv1.UsageGroup, res *droverv1.Usag
 	} else if err := printCSV(c.App.Writer, header, rows); err != nil {
 		return err
 	}
+	if len(rows) == 0 {
+		sayNothingFound(c, "no attempt that ended so has been counted")
+	}
 	if n := int(res.GetMore()); n > 0 {
 		fmt.Fprintln(c.App.ErrWriter, moreText(n, "sum", len(rows), "-tenant, -user, -name, -since and -until"))
 	}
