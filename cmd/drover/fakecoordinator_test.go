@@ -107,6 +107,9 @@ func (f *fakeCoordinator) Logs(ctx context.Context, r *connect.Request[droverv1.
 
 // Exec implements droverv1connect.ClientServiceHandler: a command that says that it runs, until its caller is gone.
 func (f *fakeCoordinator) Exec(ctx context.Context, st *connect.BidiStream[droverv1.ExecRequest, droverv1.ExecResponse]) error {
+	if f.execHook == nil {
+		return f.UnimplementedClientServiceHandler.Exec(ctx, st)
+	}
 	if err := st.Send(&droverv1.ExecResponse{Stdout: []byte("it runs\n")}); err != nil {
 		return err
 	}
