@@ -198,6 +198,7 @@ func TestUsageErrors(t *testing.T) {
 		{"sim levels -cost much", `-cost "much": want a number such as 0.5`},
 		{"bench scheduler -nodes 5,many", `-nodes "5,many": want a whole number`},
 		{"job list -limit many", `-limit "many": want a whole number`},
+		{"sim run -seed -1", `-seed "-1": want a whole number, 0 or above`},
 		{"job list -all=perhaps", `-all "perhaps": want true or false`},
 		{"sim run -runs 99999999999999999999", `-runs "99999999999999999999": the number is too large`},
 		{"-address https://127.0.0.1:1 dev", "drover dev listens on a unix socket: set -socket /path"},

@@ -94,6 +94,8 @@ func wantedValue(flags []cli.Flag, name, cause string) string {
 		return "want a number such as 0.5"
 	case *cli.BoolFlag:
 		return "want true or false"
+	case *cli.UintFlag, *cli.Uint64Flag:
+		return "want a whole number, 0 or above"
 	default:
 		return "want a whole number"
 	}
