@@ -17,10 +17,8 @@ const (
 // errorHistory retains the latest errors of first predictions in two parts. Both are recorded when a stage is complete:
 // while it runs, its finished tasks are the shortest ones.
 type errorHistory struct {
-	stageErrors [Sources + 1][]completedStage // by source of the first prediction; a ring once it is full
-	stageNext   [Sources + 1]int
-	taskErrors  []float64 // log(run time / mean of its stage), scaled to the spread of a large stage; a ring once it is full
-	taskNext    int
+	stageErrors [Sources + 1]predict.Ring[completedStage] // by source of the first prediction
+	taskErrors  predict.Ring[float64]                     // log(run time / mean of its stage), scaled to the spread of a large stage
 }
 
 // completedStage compares the tasks of a complete stage with its first prediction.
@@ -55,14 +53,10 @@ func (o *stageRecord) logStride() int { return 1 << o.thinned }
 
 func (e *errorHistory) recordCompleted(o *stageRecord) {
 	n := float64(len(o.logs))
-	mean, squares := 0.0, 0.0
+	mean, squares := meanAndSquares(o.logs)
 	for _, v := range o.logs {
-		mean += v / n
-	}
-	for _, v := range o.logs {
-		squares += (v - mean) * (v - mean)
 		if n > 1 {
-			e.taskErrors = predict.PushRing(e.taskErrors, &e.taskNext, maxTaskErrors, (v-mean)*math.Sqrt(n/(n-1)))
+			e.taskErrors.Add((v-mean)*math.Sqrt(n/(n-1)), maxTaskErrors)
 		}
 	}
 	if o.first.Source != None {
@@ -70,9 +64,20 @@ func (e *errorHistory) recordCompleted(o *stageRecord) {
 		if n > 1 {
 			l.variance = squares / (n - 1)
 		}
-		e.stageErrors[o.first.Source] = predict.PushRing(e.stageErrors[o.first.Source], &e.stageNext[o.first.Source], maxStageErrors, l)
+		e.stageErrors[o.first.Source].Add(l, maxStageErrors)
 	}
 	o.logs = nil
+}
+
+// meanAndSquares returns the mean of some values, and the sum of the squares of their distances from it.
+func meanAndSquares(of []float64) (mean, squares float64) {
+	for _, v := range of {
+		mean += v / float64(len(of))
+	}
+	for _, v := range of {
+		squares += (v - mean) * (v - mean)
+	}
+	return mean, squares
 }
 
 // ErrorQuantiles is the error of the predictions of one source, as distributions of log(run time / prediction).
@@ -126,19 +131,23 @@ func quantilesOf(at func(p float64) float64) Quantiles {
 func (b *Estimator) ErrorsBySource(s Source) ErrorQuantiles {
 	e := &b.errors
 	out := ErrorQuantiles{}
-	if len(e.taskErrors) >= minErrors {
-		out.Task = slices.Sorted(slices.Values(e.taskErrors))
+	if len(e.taskErrors.Values) >= minErrors {
+		out.Task = slices.Sorted(slices.Values(e.taskErrors.Values))
 	} else {
 		out.Task, out.Assumed = Normal(0, assumedTask), true
 	}
 	switch s {
 	case None:
-		if _, known := b.recent.mean(); known {
-			out.Stage, out.Assumed = exponentialQuantiles(), true
+		if _, known := b.recentMean(); known { // of log(x) for x exponential with mean 1, as M/M/n has run times
+			out.Stage, out.Assumed = quantilesOf(func(p float64) float64 { return math.Log(-math.Log1p(-p)) }), true
 			return out
 		}
 	case OwnTasks: // the prediction is a mean of run times, while errors of tasks are relative to the mean of logarithms
-		out.Stage = Quantiles{-math.Log(meanFactor(out.Task))}
+		factor := 0.0
+		for _, v := range out.Task {
+			factor += math.Exp(v) / float64(len(out.Task))
+		}
+		out.Stage = Quantiles{-math.Log(factor)}
 		return out
 	case RuntimeBound: // anything below the bound
 		const steps = 64
@@ -150,7 +159,7 @@ func (b *Estimator) ErrorsBySource(s Source) ErrorQuantiles {
 	}
 	var means []float64
 	within, weight := 0.0, 0.0
-	for _, l := range e.stageErrors[s] {
+	for _, l := range e.stageErrors[s].Values {
 		means = append(means, l.mean)
 		within += l.variance * float64(l.n-1)
 		weight += float64(l.n - 1)
@@ -159,10 +168,10 @@ func (b *Estimator) ErrorsBySource(s Source) ErrorQuantiles {
 		out.Stage, out.Assumed = Normal(0, assumedStage[s]), true
 		return out
 	}
-	removeSamplingNoise(means, e.stageErrors[s], within, weight)
+	removeSamplingNoise(means, e.stageErrors[s].Values, within, weight)
 	slices.Sort(means)
 	out.Stage = means
-	if weight == 0 && len(e.taskErrors) < minErrors {
+	if weight == 0 && len(e.taskErrors.Values) < minErrors {
 		out.Task, out.Assumed = nil, false // contained in the stage part
 	}
 	return out
@@ -192,14 +201,6 @@ func removeSamplingNoise(means []float64, of []completedStage, within, weight fl
 	}
 }
 
-func meanFactor(q Quantiles) float64 {
-	sum := 0.0
-	for _, v := range q {
-		sum += math.Exp(v) / float64(len(q))
-	}
-	return sum
-}
-
 // guaranteeQuantile is the probability with which all tasks of a stage end within the bound of a guarantee.
 const guaranteeQuantile = 0.999
 
@@ -227,13 +228,8 @@ func (q Quantiles) upper(p float64) (mean, above float64) {
 	if len(q) == 0 {
 		return 0, 0
 	}
-	n, squares := float64(len(q)), 0.0
-	for _, v := range q {
-		mean += v / n
-	}
-	for _, v := range q {
-		squares += (v - mean) * (v - mean)
-	}
+	n := float64(len(q))
+	mean, squares := meanAndSquares(q)
 	deviation := math.Sqrt(squares / max(1, n-1))
 	z := math.Sqrt2 * math.Erfinv(1-2*p)
 	z += (z*z*z + z) / (4 * max(1, n-1)) // Student's t, first order of Cornish and Fisher

@@ -83,7 +83,7 @@ type Estimator struct {
 	slowdowns   map[scheduler.NodeID]*predict.SlowdownTracker
 	errors      errorHistory
 	remoteReads remoteReadCost
-	recent      recentRuns
+	recent      predict.Ring[float64] // run times of the latest ended tasks, in seconds
 }
 
 // stageRecord is what is known of one stage from its own tasks.
@@ -148,17 +148,16 @@ func (b *Estimator) predictWithoutOwn(s *Stage) Prediction {
 		x := b.predictor.Predict(&t)
 		run, source = run+part*x.Seconds, x.Source
 	}
-	switch p := (Prediction{toDuration(run), sourceOf[source]}); {
-	case p.Source == 0 && s.RuntimeBound > 0:
-		return Prediction{s.RuntimeBound, RuntimeBound}
-	case p.Source == 0:
-		return Prediction{Source: None}
-	case s.RuntimeBound > 0:
-		p.RunTime = min(p.RunTime, s.RuntimeBound)
-		return p
-	default:
-		return p
+	p := Prediction{toDuration(run), sourceOf[source]}
+	if p.Source == 0 {
+		p = Prediction{Source: None}
 	}
+	if s.RuntimeBound > 0 && p.Source == None {
+		return Prediction{s.RuntimeBound, RuntimeBound}
+	} else if s.RuntimeBound > 0 {
+		p.RunTime = min(p.RunTime, s.RuntimeBound)
+	}
+	return p
 }
 
 // sourceOf is the Source of each source of package predict but for its default.
@@ -192,7 +191,7 @@ func (b *Estimator) Observe(t *Task) {
 		b.errors.recordCompleted(o)
 	}
 	b.remoteReads.observe(t, run)
-	b.recent.add(run)
+	b.recent.Add(run, maxRecent)
 	b.predictor.Observe(task, run)
 }
 

@@ -83,7 +83,7 @@ func TestStageIsCompleteOnce(t *testing.T) {
 	b.RecordFirstPrediction(x.ID, Prediction{RunTime: time.Second, Source: History})
 	for i, want := range []int{0, 1, 1, 1} {
 		b.Observe(x)
-		if got := len(b.errors.stageErrors[History]); got != want {
+		if got := len(b.errors.stageErrors[History].Values); got != want {
 			t.Errorf("%d tasks: %d errors, want %d", i+1, got, want)
 		}
 	}

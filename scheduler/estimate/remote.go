@@ -64,8 +64,7 @@ func (v *remoteReadCost) distanceShares() (out [distances]float64) {
 		all += n
 	}
 	if all == 0 {
-		out[0] = 1
-		return out
+		return [distances]float64{1}
 	}
 	for d, n := range v.byDistance {
 		out[d] = n / all

@@ -132,12 +132,18 @@ func (t *BoundedMap[K, V]) GetOrAdd(key K) *V {
 	return &x.value
 }
 
-// PushRing adds v to a ring of limited size, of which next is the oldest entry once it is full.
-func PushRing[T any](ring []T, next *int, limit int, v T) []T {
-	if len(ring) < limit {
-		return append(ring, v)
+// Ring holds the last values that were added to it.
+type Ring[T any] struct {
+	Values []T // in no order once it is full
+	oldest int
+}
+
+// Add adds a value, in the place of the oldest one if there are size values.
+func (r *Ring[T]) Add(v T, size int) {
+	if len(r.Values) < size {
+		r.Values = append(r.Values, v)
+		return
 	}
-	ring[*next] = v
-	*next = (*next + 1) % limit
-	return ring
+	r.Values[r.oldest] = v
+	r.oldest = (r.oldest + 1) % size
 }

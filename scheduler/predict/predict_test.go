@@ -260,8 +260,8 @@ func TestTablesAreBounded(t *testing.T) {
 	for i := range 1000 {
 		p.Observe(Task{Stage: fmt.Sprint(i), Tenant: fmt.Sprint(i)}, 1)
 	}
-	if len(p.stages.entries) != 10 || len(p.tenants.entries) != 5 || len(p.history) != 100 {
-		t.Errorf("%d stages, %d tenants, %d tasks", len(p.stages.entries), len(p.tenants.entries), len(p.history))
+	if len(p.stages.entries) != 10 || len(p.tenants.entries) != 5 || len(p.history.Values) != 100 {
+		t.Errorf("%d stages, %d tenants, %d tasks", len(p.stages.entries), len(p.tenants.entries), len(p.history.Values))
 	}
 }
 
@@ -336,7 +336,7 @@ func BenchmarkTrain(b *testing.B) {
 	p := fedPredictor(b, workloads[0], c, 7, c.history)
 	b.ReportAllocs()
 	for b.Loop() {
-		r := newRound(p.history, &c, 1)
+		r := newRound(p.history.Values, &c, 1)
 		if len(r.y) != 10_000 {
 			b.Fatal(len(r.y))
 		}

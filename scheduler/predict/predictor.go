@@ -44,8 +44,7 @@ type Predictor struct {
 	stages  BoundedMap[string, stageStats]
 	tenants BoundedMap[string, tenantStats]
 
-	history  []record // a ring once it is full
-	oldest   int
+	history  Ring[record]
 	newTasks int // tasks since the last round began
 	rounds   uint64
 	round    *round
@@ -94,7 +93,7 @@ func (p *Predictor) Observe(t Task, seconds float64) {
 	p.stages.GetOrAdd(t.Stage).add(t.Features[InputBytes], seconds)
 	p.tenants.GetOrAdd(t.Tenant).add(seconds)
 	p.newTasks++
-	p.history = PushRing(p.history, &p.oldest, p.config.history, record{t.Features, seconds})
+	p.history.Add(record{t.Features, seconds}, p.config.history)
 }
 
 // Train trains in the background: at most budget task visits (rounded up to a batch of 64) in one call, plus one pass
@@ -102,12 +101,12 @@ func (p *Predictor) Observe(t Task, seconds float64) {
 // when there are minHistory tasks and retrainEvery new ones. It reports whether a round is unfinished.
 func (p *Predictor) Train(budget int) (unfinished bool) {
 	if p.round == nil {
-		if len(p.history) < p.config.minHistory || p.rounds > 0 && p.newTasks < p.config.retrainEvery {
+		if len(p.history.Values) < p.config.minHistory || p.rounds > 0 && p.newTasks < p.config.retrainEvery {
 			return false
 		}
 		p.rounds++
 		p.newTasks = 0
-		p.round = newRound(p.history, &p.config, p.rounds)
+		p.round = newRound(p.history.Values, &p.config, p.rounds)
 	}
 	if !p.round.train(budget) {
 		return true

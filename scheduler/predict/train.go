@@ -44,7 +44,10 @@ func newRound(history []record, c *Config, number uint64) *round {
 		logs[k] = math.Log(history[i].seconds)
 		r.order[k] = int32(k)
 	}
-	m.fitScaling(rows, logs)
+	for i := range featureCount {
+		m.mean[i], m.scale[i] = meanAndDeviation(fit, func(k int) float64 { return rows[k][i] })
+	}
+	m.yMean, m.yScale = meanAndDeviation(fit, func(k int) float64 { return logs[k] })
 	for k := range rows {
 		for i, v := range rows[k] {
 			r.x[k*featureCount+i] = float32((v - m.mean[i]) / m.scale[i])
@@ -57,36 +60,21 @@ func newRound(history []record, c *Config, number uint64) *round {
 	return r
 }
 
-// fitScaling computes mean and standard deviation of each column and of the target; a
-// constant column gets deviation 1, so it is 0 when standardised.
-func (m *trainedModel) fitScaling(rows [][featureCount]float64, logs []float64) {
-	n := float64(len(rows))
-	for i := range featureCount {
-		var sum, square float64
-		for k := range rows {
-			sum += rows[k][i] / n
-		}
-		for k := range rows {
-			d := rows[k][i] - sum
-			square += float64(d*d) / n
-		}
-		m.mean[i], m.scale[i] = sum, stdDev(square)
+// meanAndDeviation returns the mean and the standard deviation of n values, 1 for a constant, which is then 0 when
+// standardised.
+func meanAndDeviation(n int, value func(k int) float64) (mean, deviation float64) {
+	square := 0.0
+	for k := range n {
+		mean += value(k) / float64(n)
 	}
-	var square float64
-	for _, y := range logs {
-		m.yMean += y / n
+	for k := range n {
+		d := value(k) - mean
+		square += float64(d*d) / float64(n)
 	}
-	for _, y := range logs {
-		square += (y - m.yMean) * (y - m.yMean) / n
-	}
-	m.yScale = stdDev(square)
-}
-
-func stdDev(square float64) float64 {
 	if square < 1e-18 {
-		return 1
+		return mean, 1
 	}
-	return math.Sqrt(square)
+	return mean, math.Sqrt(square)
 }
 
 // train trains on at most budget tasks, rounded up to a batch, and reports whether all epochs are done.
