@@ -69,7 +69,17 @@ func (m *Matcher) Match(s *scheduler.State, g *scheduler.Stage, count int32) []A
 	if len(m.candidates) == 0 {
 		return nil
 	}
-	m.fillNodes()
+	for i, id := range m.nodes {
+		n := m.state.Node(id)
+		node := match.Node{Slots: min(m.slots[i], int32(len(m.candidates)))}
+		for r, c := range n.Spec.Capacity {
+			if c > 0 {
+				node.Used[r] = 1 - float64(n.Free[r])/float64(c)
+				node.Step[r] = float64(g.Spec.Demand[r]) / float64(c)
+			}
+		}
+		m.problem.Nodes = append(m.problem.Nodes, node)
+	}
 	result := m.solver.Solve(&m.problem)
 	for i, task := range m.candidates {
 		if n := result[i]; n != match.None && len(m.out) < int(count) {
@@ -225,21 +235,6 @@ func (m *Matcher) addToProblem(task int32, near []scheduler.NodeID) {
 	}
 	p.Offsets = append(p.Offsets, int32(len(p.Replicas)))
 	m.candidates = append(m.candidates, task)
-}
-
-func (m *Matcher) fillNodes() {
-	p := &m.problem
-	for i, id := range m.nodes {
-		n := m.state.Node(id)
-		node := match.Node{Slots: min(m.slots[i], int32(len(m.candidates)))}
-		for r, c := range n.Spec.Capacity {
-			if c > 0 {
-				node.Used[r] = 1 - float64(n.Free[r])/float64(c)
-				node.Step[r] = float64(m.stage.Spec.Demand[r]) / float64(c)
-			}
-		}
-		p.Nodes = append(p.Nodes, node)
-	}
 }
 
 // CountSlots returns the number of tasks with a demand and disk space that fit on a node now, at most limit. O(disks).

@@ -120,22 +120,15 @@ func (f *fairShare) buildHeaps(s *scheduler.State) int32 {
 
 // addToParents adds a tenant to its parent's heap, and so on up to the root.
 func (f *fairShare) addToParents(s *scheduler.State, t scheduler.TenantID, root int32) {
-	for range scheduler.MaxTenantDepth {
-		if f.heaps[t].listed {
-			return
-		}
+	for t != scheduler.NoTenant && !f.heaps[t].listed {
 		f.heaps[t].listed = true
-		up, parent := root, s.Tenant(t).Spec.Parent
-		if parent != scheduler.NoTenant {
-			up = int32(parent)
-		}
 		c := contender{at: int32(t), tieBreak: int64(f.nameRank[t])}
 		c.use = f.weightedUse(s, &c)
-		f.heaps[up].heap = append(f.heaps[up].heap, c)
-		if parent == scheduler.NoTenant {
-			return
+		up := root
+		if t = s.Tenant(t).Spec.Parent; t != scheduler.NoTenant {
+			up = int32(t)
 		}
-		t = parent
+		f.heaps[up].heap = append(f.heaps[up].heap, c)
 	}
 }
 

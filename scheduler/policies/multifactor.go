@@ -133,8 +133,10 @@ func (m *multifactor) byPriority(s *scheduler.State, now scheduler.Time) iter.Se
 func (m *multifactor) factorsOf(s *scheduler.State, j *scheduler.Job, at scheduler.Time) factors {
 	f := factors{age: clampUnit(at.Sub(j.Spec.Submitted).Seconds() / m.maxAge.Seconds()), fairShare: m.fairShares[j.Spec.Tenant]}
 	if m.weights.size > 0 { // else it does not count, and costs a look at each stage
-		f.size = m.sizeOf(s, j)
-		if m.favorSmall {
+		for _, g := range j.Stages { // the part of the cluster that all tasks of its largest stage occupy at once
+			f.size = max(f.size, g.Spec.Demand.DominantShare(s.Cluster().Total())*float64(g.Spec.Tasks))
+		}
+		if f.size = clampUnit(f.size); m.favorSmall {
 			f.size = 1 - f.size
 		}
 	}
@@ -145,15 +147,6 @@ func (m *multifactor) factorsOf(s *scheduler.State, j *scheduler.Job, at schedul
 		f.priority = 1
 	}
 	return f
-}
-
-// sizeOf returns the part of the cluster that all tasks of the job's largest stage occupy at once.
-func (m *multifactor) sizeOf(s *scheduler.State, j *scheduler.Job) float64 {
-	size := 0.0
-	for _, g := range j.Stages {
-		size = max(size, g.Spec.Demand.DominantShare(s.Cluster().Total())*float64(g.Spec.Tasks))
-	}
-	return clampUnit(size)
 }
 
 func clampUnit(x float64) float64 { return max(0, min(1, x)) }

@@ -32,7 +32,6 @@ type placer struct {
 
 	actions []scheduler.Action
 	states  []scheduler.PolicyState
-	resumes []scheduler.Action
 	misfits misfits
 	wake    scheduler.Time
 
@@ -70,13 +69,9 @@ func (p *placer) beginWithoutResume(s *scheduler.State, now scheduler.Time, limi
 // resumeSuspended resumes suspended tasks in order of suspension before anything new
 // starts. No policy that uses placer suspends, so another one did.
 func (p *placer) resumeSuspended() {
-	p.resumes = p.resumes[:0]
 	for a := range p.s.Attempts().Suspended() {
-		p.resumes = append(p.resumes, a.Act(scheduler.ActResume))
-	}
-	for i := range p.resumes {
-		if a := &p.resumes[i]; p.actionsLeft > 0 && p.s.Attempts().CanResume(p.s.Attempt(a.AttemptID())) {
-			p.apply(*a)
+		if p.actionsLeft > 0 && p.s.Attempts().CanResume(a) {
+			p.apply(a.Act(scheduler.ActResume))
 		}
 	}
 }

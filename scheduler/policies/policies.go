@@ -142,53 +142,35 @@ func All() []Info { return slices.Clone(table) }
 
 // parse returns a value of the parameter, in the type that paramValues has for its kind.
 func (p *Param) parse(text string) (value any, err error) {
-	number := p.Min
+	number, want := p.Min, ""
 	switch p.Kind {
 	case Int:
-		var n int
-		n, err = strconv.Atoi(text)
-		value, number = n, float64(n)
+		n, e := strconv.Atoi(text)
+		value, number, err, want = n, float64(n), e, "a whole number such as 3"
 	case Float:
 		number, err = strconv.ParseFloat(text, 64)
-		value = number
+		value, want = number, "a number such as 0.5"
 	case Duration:
-		var d time.Duration
-		d, err = time.ParseDuration(text)
-		value, number = d, d.Seconds()
+		d, e := time.ParseDuration(text)
+		value, number, err, want = d, d.Seconds(), e, "a duration such as 90s, 15m or 2h"
 	case Bool:
-		if value = text == "true"; text != "true" && text != "false" {
+		if value, want = text == "true", "true or false"; text != "true" && text != "false" {
 			err = errors.New("no bool")
 		}
 	case Choice:
-		if value = text; !slices.Contains(p.Choices, text) {
+		if value, want = text, "one of "+strings.Join(p.Choices, ", "); !slices.Contains(p.Choices, text) {
 			err = errors.New("no choice")
 		}
+	default:
+		panic(fmt.Sprintf("parameter %q has kind %d", p.Name, p.Kind))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("parameter %q is %q: want %s", p.Name, text, p.wanted())
+		return nil, fmt.Errorf("parameter %q is %q: want %s", p.Name, text, want)
 	}
 	if p.Max > p.Min && !(number >= p.Min && number <= p.Max) {
 		return nil, fmt.Errorf("parameter %q is %q: want %v to %v", p.Name, text, p.Min, p.Max)
 	}
 	return value, nil
-}
-
-// wanted returns what a value of the parameter looks like.
-func (p *Param) wanted() string {
-	switch p.Kind {
-	case Int:
-		return "a whole number such as 3"
-	case Float:
-		return "a number such as 0.5"
-	case Bool:
-		return "true or false"
-	case Duration:
-		return "a duration such as 90s, 15m or 2h"
-	case Choice:
-		return "one of " + strings.Join(p.Choices, ", ")
-	default:
-		panic(fmt.Sprintf("parameter %q has kind %d", p.Name, p.Kind))
-	}
 }
 
 func (i *Info) paramNames() []string {

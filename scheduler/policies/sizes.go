@@ -2,7 +2,6 @@ package policies
 
 import (
 	"math"
-	"time"
 
 	"github.com/drover-run/drover/scheduler"
 )
@@ -83,9 +82,13 @@ func edfKey(j *scheduler.Job, now scheduler.Time, infeasibleLast bool) jobKey {
 	}
 }
 
-// isLate reports whether a job with a deadline cannot meet it, by its estimate.
+// isLate reports whether a job with a deadline cannot meet it: by its estimate, less the time since its first placement.
 func isLate(j *scheduler.Job, now scheduler.Time) bool {
-	return j.Spec.Deadline.Sub(now) < remainingTime(j, now)
+	left := j.Spec.Estimate
+	if j.FirstPlaced > 0 && now > j.FirstPlaced {
+		left -= now.Sub(j.FirstPlaced)
+	}
+	return j.Spec.Deadline.Sub(now) < max(0, left)
 }
 
 // nextInfeasible returns when the first deadline of a ready job becomes infeasible, Never if none does.
@@ -102,15 +105,6 @@ func nextInfeasible(s *scheduler.State, now scheduler.Time) scheduler.Time {
 		first = min(first, latest.Add(1))
 	}
 	return first
-}
-
-// remainingTime returns the predicted run time of a job less the time since its first placement, at least 0.
-func remainingTime(j *scheduler.Job, now scheduler.Time) time.Duration {
-	left := j.Spec.Estimate
-	if j.FirstPlaced > 0 && now > j.FirstPlaced {
-		left -= now.Sub(j.FirstPlaced)
-	}
-	return max(0, left)
 }
 
 // jobSize returns a job's total work in task-seconds: the true size in a simulation, else what its stages' estimates
