@@ -101,10 +101,7 @@ func (at Attempts) newSlot() int32 {
 
 // NextAttempt returns the number of the next attempt at task i.
 func (at Attempts) NextAttempt(g *Stage, i int32) int32 {
-	n := int32(0)
-	if len(g.pastAttempts) > 0 {
-		n = g.pastAttempts[i].Last
-	}
+	n := g.pastAttempts[i].Last
 	for slot := g.active.get(i) - 1; slot >= 0; slot = at.at(slot).sibling - 1 {
 		n = max(n, at.at(slot).ID.Attempt)
 	}

@@ -109,7 +109,13 @@ func (c *Cluster) avoided(j *Job, k DemandClass) (list []NodeID) {
 	if k.Avoidance.begins == 0 {
 		return list
 	}
-	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(list, leavingBy(c, k.Avoidance.begins)))))
+	list, last := slices.Clone(list), c.windows.begins[k.Avoidance.begins-1]
+	for _, n := range c.nodes {
+		if slices.ContainsFunc(n.Spec.Windows, func(w Window) bool { return w.From <= last && c.windows.isAhead(w) }) {
+			list = append(list, n.Spec.ID)
+		}
+	}
+	return slices.Compact(slices.Sorted(slices.Values(list)))
 }
 
 // couldRunOn reports whether some schedulable node for which may is true is large enough for a need. O(nodes x disks).

@@ -55,8 +55,13 @@ func (c *State) copyJob(s *State, from *Job) {
 	j := c.jobs[from.Spec.ID]
 	j.FirstPlaced, j.begun = from.FirstPlaced, from.begun
 	for i, g := range j.Stages {
-		g.copyTasks(from.Stages[i])
-		for a := range s.Attempts().In(from.Stages[i]) {
+		o := from.Stages[i]
+		g.pending, g.busy, g.done = o.pending.cloneFor(o.pending.n), o.busy.cloneFor(o.busy.n), o.done.cloneFor(o.done.n)
+		g.addPending(o.Pending - g.Pending)
+		g.Done, g.Failed = o.Done, o.Failed
+		g.pastAttempts, g.moved = maps.Clone(o.pastAttempts), maps.Clone(o.moved)
+		g.taskTime, g.lastTick, g.progressSum = o.taskTime, o.lastTick, o.progressSum
+		for a := range s.Attempts().In(o) {
 			c.copyAttempt(g, a)
 		}
 	}
@@ -64,15 +69,6 @@ func (c *State) copyJob(s *State, from *Job) {
 	for _, g := range j.Stages {
 		c.Queue().updateOpen(g)
 	}
-}
-
-// copyTasks copies the tasks of another stage, but for their live attempts, to one of which nothing was placed.
-func (g *Stage) copyTasks(from *Stage) {
-	g.pending, g.busy, g.done = from.pending.cloneFor(from.pending.n), from.busy.cloneFor(from.busy.n), from.done.cloneFor(from.done.n)
-	g.addPending(from.Pending - g.Pending)
-	g.Done, g.Failed = from.Done, from.Failed
-	g.pastAttempts, g.moved = maps.Clone(from.pastAttempts), maps.Clone(from.moved)
-	g.taskTime, g.lastTick, g.progressSum = from.taskTime, from.lastTick, from.progressSum
 }
 
 // copyAttempt adds a live attempt of another State to a stage, behind those at earlier tasks.

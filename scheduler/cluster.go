@@ -56,12 +56,3 @@ func (c *Cluster) countNode(n *Node, sign int64) {
 		c.schedulable += int32(sign)
 	}
 }
-
-func (c *Cluster) setRack(n *Node) {
-	rack, ok := c.racks[n.Spec.Path]
-	if !ok {
-		rack = int32(len(c.racks))
-		c.racks[n.Spec.Path] = rack
-	}
-	n.Rack, n.path = rack, splitPath(n.Spec.Path)
-}

@@ -70,11 +70,22 @@ func (e Events) putNode(n *Node, spec NodeSpec) {
 	if n.Disks = disks; len(disks) == 1 {
 		n.Disks = append(n.firstDisk[:0], disks...)
 	}
-	e.s.cluster.setRack(n)
-	e.s.cluster.fit.setScale(spec.ID, spec.Capacity)
-	e.s.cluster.countNode(n, +1)
-	e.s.cluster.nodeChanged(n)
-	e.s.cluster.updateFitIndex(spec.ID)
+	c := &e.s.cluster
+	rack, known := c.racks[spec.Path]
+	if !known {
+		rack = int32(len(c.racks))
+		c.racks[spec.Path] = rack
+	}
+	n.Rack, n.path = rack, splitPath(spec.Path)
+	for r, most := range spec.Capacity {
+		c.fit.inverseCapacity[spec.ID][r] = 0
+		if most > 0 {
+			c.fit.inverseCapacity[spec.ID][r] = 1 / float64(most)
+		}
+	}
+	c.countNode(n, +1)
+	c.nodeChanged(n)
+	c.updateFitIndex(spec.ID)
 	e.s.countChange()
 }
 

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 )
@@ -149,7 +150,7 @@ func (e Events) EndJob(id JobID) error {
 		e.s.freeStageIndexes = append(e.s.freeStageIndexes, ref)
 	}
 	e.s.Queue().dequeue(j)
-	e.s.stalled.removeJob(j)
+	e.s.stalled = slices.DeleteFunc(e.s.stalled, func(g *Stage) bool { return g.Job == j })
 	e.s.cluster.countAvoiding(j, -1)
 	delete(e.s.jobs, id)
 	e.s.lastJob = nil
@@ -207,7 +208,10 @@ func (e Events) DropProject(id ProjectID) error {
 			e.s.unplannedReleases++
 		}
 	}
-	e.s.joblessStates -= e.s.policyStates.dropProject(id)
+	others := e.s.policyStates.others
+	e.s.joblessStates -= len(others)
+	maps.DeleteFunc(others, func(k PolicyStateKey, _ PolicyState) bool { return k.Project == id && k.Job == 0 })
+	e.s.joblessStates += len(others)
 	e.s.countChange()
 	return nil
 }

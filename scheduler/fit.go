@@ -14,7 +14,7 @@ import (
 // therefore costs a class one examination per release on it, regardless of the number of nodes.
 type fitIndex struct {
 	free            []capacityVec
-	inverseCapacity [][NumResources]float64 // 1/capacity of each node
+	inverseCapacity [][NumResources]float64 // 1/capacity of each node, 0 for none: for freeShares
 	gained          []NodeID                // ring of the nodes that gained free capacity
 	gainedCount     uint64                  // number of entries ever added to gained
 	// version is the last node version assigned, versions the last one of each node,
@@ -98,16 +98,6 @@ func (c *Cluster) updateFitIndex(id NodeID) {
 	if more {
 		f.gained[f.gainedCount&uint64(len(f.gained)-1)] = id
 		f.gainedCount++
-	}
-}
-
-// setScale stores the inverse capacity of a node, for freeShares.
-func (f *fitIndex) setScale(id NodeID, capacity Resources) {
-	for r, c := range capacity {
-		f.inverseCapacity[id][r] = 0
-		if c > 0 {
-			f.inverseCapacity[id][r] = 1 / float64(c)
-		}
 	}
 }
 

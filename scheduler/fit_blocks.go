@@ -7,11 +7,10 @@ import "slices"
 // to the fit index and fits nowhere costs a few comparisons on most clusters, not one for each node.
 // It is a cache over fitIndex.free. A maximum that a node leaves stays until it is asked for.
 type fitBlocks struct {
-	max    []capacityVec
-	all    capacityVec
-	exact  []bool  // by block: its max is not too large
-	stale  []int32 // blocks that were not exact since all was
-	listed []bool  // by block: it is in stale
+	max   []capacityVec
+	all   capacityVec
+	exact []bool // by block: its max is not too large
+	stale bitset // blocks that were not exact since all was
 }
 
 // nodesPerBlock is the number of nodes in a block of fitBlocks: those of one word of a bitset.
@@ -20,8 +19,9 @@ const nodesPerBlock = 64
 // grow adds blocks for n nodes and makes all of them stale.
 func (b *fitBlocks) grow(n int) {
 	for len(b.max)*nodesPerBlock < n {
-		b.max, b.exact, b.listed = append(b.max, unschedulable), append(b.exact, false), append(b.listed, false)
+		b.max, b.exact = append(b.max, unschedulable), append(b.exact, false)
 	}
+	b.stale.grow(int32(len(b.max)))
 	for i := range b.max {
 		b.markStale(int32(i))
 	}
@@ -29,10 +29,7 @@ func (b *fitBlocks) grow(n int) {
 
 func (b *fitBlocks) markStale(block int32) {
 	b.exact[block] = false
-	if !b.listed[block] {
-		b.listed[block] = true
-		b.stale = append(b.stale, block)
-	}
+	b.stale.set(block)
 }
 
 // update follows a change of the free capacity of a node. O(1).
@@ -55,19 +52,19 @@ func (b *fitBlocks) mayFit(need *capacityVec, free []capacityVec) bool {
 	if !need.fits(&b.all) {
 		return false
 	}
-	if len(b.stale) > 0 {
+	if b.stale.next(0) >= 0 {
 		b.refresh(free)
 	}
 	return need.fits(&b.all) && slices.ContainsFunc(b.max, func(m capacityVec) bool { return need.fits(&m) })
 }
 
 func (b *fitBlocks) refresh(free []capacityVec) {
-	for _, block := range b.stale {
-		if b.listed[block] = false; !b.exact[block] {
+	for block := b.stale.next(0); block >= 0; block = b.stale.next(block + 1) {
+		if b.stale.clear(block); !b.exact[block] {
 			b.refreshBlock(block, free)
 		}
 	}
-	b.stale, b.all = b.stale[:0], unschedulable
+	b.all = unschedulable
 	for i := range b.max {
 		b.all.raise(&b.max[i])
 	}

@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"maps"
 	"slices"
 	"sort"
 )
@@ -70,11 +69,4 @@ func (t *policyStateTable) drop(k PolicyStateKey) {
 	if list, i, found := t.find(&k); found {
 		t.ofTenant[k.Tenant] = slices.Delete(list, i, i+1)
 	}
-}
-
-// dropProject deletes the policy states of a project as a whole and returns their number.
-func (t *policyStateTable) dropProject(id ProjectID) int {
-	before := len(t.others)
-	maps.DeleteFunc(t.others, func(k PolicyStateKey, _ PolicyState) bool { return k.Project == id && k.Job == 0 })
-	return before - len(t.others)
 }

@@ -77,19 +77,15 @@ func (g *Stage) hasSlowStart(before *Stage) bool {
 	return g.Spec.SlowStart > 0 && g.Spec.SlowStart < 1 && g.Spec.Kind == KindReduce && before.Spec.Kind == KindMap
 }
 
-// startsEarly reports whether tasks of reduce stage g may start before all of an earlier map stage are done.
-func (g *Stage) startsEarly(before *Stage) bool {
-	s := &g.Job.Spec
-	return g.hasSlowStart(before) && s.Bound == 0 && s.Deadline == 0 && s.Project == 0
-}
-
 // updateOpen recomputes whether a stage may start, and its ready sets.
 func (q Queue) updateOpen(g *Stage) {
 	g.Open = true
+	s := &g.Job.Spec
+	early := s.Bound == 0 && s.Deadline == 0 && s.Project == 0
 	for _, a := range g.Spec.After {
 		before := g.Job.Stages[a]
 		need := before.Spec.Tasks
-		if g.startsEarly(before) && before.Pending == 0 && before.Suspended == 0 {
+		if early && g.hasSlowStart(before) && before.Pending == 0 && before.Suspended == 0 {
 			need = int32(math.Ceil(g.Spec.SlowStart * float64(before.Spec.Tasks)))
 		}
 		if before.Done < need || (before.Spec.Tasks == 0 && !before.Open) {

@@ -14,22 +14,14 @@ const maxFailedOn = 4
 const maxExchangeTasks = 64
 
 // FailedOn returns the nodes on which task i failed last, the oldest first. The slice belongs to State. O(1).
-func (g *Stage) FailedOn(i int32) []NodeID {
-	if len(g.pastAttempts) == 0 {
-		return nil
-	}
-	return g.pastAttempts[i].FailedOn
-}
+func (g *Stage) FailedOn(i int32) []NodeID { return g.pastAttempts[i].FailedOn }
 
 // NextFailedOn is FailedOn for the lowest pending task, nil if none is pending. O(1).
 func (g *Stage) NextFailedOn() []NodeID {
 	if len(g.pastAttempts) == 0 {
 		return nil
 	}
-	if i := g.NextPending(0); i >= 0 {
-		return g.pastAttempts[i].FailedOn
-	}
-	return nil
+	return g.FailedOn(g.NextPending(0))
 }
 
 func (t *pastAttempts) failedOn(n NodeID) {

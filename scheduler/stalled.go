@@ -26,10 +26,6 @@ func (l *stalledStages) update(g *Stage) {
 	}
 }
 
-func (l *stalledStages) removeJob(j *Job) {
-	*l = slices.DeleteFunc(*l, func(g *Stage) bool { return g.Job == j })
-}
-
 // WaitsForInput reports whether no task of a reduce stage can end, because outputs of its maps
 // are missing: a suspended one need not resume yet. O(1).
 func (g *Stage) WaitsForInput() bool { return !g.Open && g.Spec.Kind == KindReduce }

@@ -123,17 +123,6 @@ func (c *Cluster) begunBy(g *Stage) int32 {
 	return int32(n)
 }
 
-// leavingBy returns the nodes that leave at one of the first so many begins, in order. O(windows).
-func leavingBy(c *Cluster, begins int32) (out []NodeID) {
-	last := c.windows.begins[begins-1]
-	for _, n := range c.nodes {
-		if slices.ContainsFunc(n.Spec.Windows, func(w Window) bool { return w.From <= last && c.windows.isAhead(w) }) {
-			out = append(out, n.Spec.ID)
-		}
-	}
-	return out
-}
-
 // Plannable reports whether work may be planned for the node: it is schedulable, or will be when a window ends.
 func (c *Cluster) Plannable(n *Node) bool { return n.Schedulable() || c.windows.awayIn(n) >= 0 }
 

@@ -130,8 +130,7 @@ func (q *Queues) Begin(now scheduler.Time) {
 	q.now, q.current, q.chosen, q.prepared = now, -1, false, false
 	copy(q.running, q.total)
 	clear(q.cursors)
-	q.restedClasses, q.restUntil = q.restedClasses[:0], scheduler.Never
-	q.nextOrder = scheduler.Never
+	q.restedClasses, q.restUntil, q.nextOrder = q.restedClasses[:0], scheduler.Never, scheduler.Never
 }
 
 // NextOrder returns when this pass, if it placed nothing, would serve the queues in another order although nothing
