@@ -77,10 +77,9 @@ type PreemptionPlan struct {
 	Node    scheduler.NodeID
 	Victims []Victim // in the order of their preemption; empty if enough is being released already
 	// AwaitsStart reports that Victims do not suffice before attempts run that start or resume, and are preempted then.
-	AwaitsStart bool
-	// timeToFree is the time until all victims have freed their capacity, Cost the sum
-	// of their costs.
-	timeToFree, cost time.Duration
+	AwaitsStart      bool
+	timeToFree, cost time.Duration // until all victims have freed their capacity; the sum of their costs
+	worst            victimGroup   // the last group of a victim
 }
 
 // Preemptor finds victims. It is a workspace; the fields are its parameters.
@@ -172,9 +171,7 @@ func (r *freeCapacity) fitsAfter(n *scheduler.Node, g *scheduler.StageSpec, rese
 // is valid until the next call. O(attempts x log of those on a node) on the nodes
 // considered.
 func (p *Preemptor) FindVictims(s *scheduler.State, g *scheduler.Stage, now scheduler.Time) (plan PreemptionPlan, ok bool) {
-	p.now = now
-	best := scheduler.NoNode
-	p.best = p.best[:0]
+	p.now, plan.Node = now, scheduler.NoNode
 	nodes := s.Nodes()
 	at, firstGroup, sufficient := 0, 0, 0
 	if len(nodes) > enoughFirstGroup {
@@ -188,25 +185,28 @@ func (p *Preemptor) FindVictims(s *scheduler.State, g *scheduler.Stage, now sche
 		if !p.isUsable(s, n, g) || !p.collectVictims(s, g, n) {
 			continue
 		}
-		if best == scheduler.NoNode || lessHarm(p.current, p.best) {
-			best = n.Spec.ID
+		found := planOn(n.Spec.ID, p.current)
+		if !ok || found.doesLessHarm(&plan) {
 			p.best = append(p.best[:0], p.current...)
+			plan, ok = found, true
+			plan.Victims = p.best
 		}
-		if sufficient++; worstGroup(p.current) <= groupLowSame && totalCost(p.current) == 0 {
+		if sufficient++; found.worst <= groupLowSame && found.cost == 0 {
 			firstGroup++
 		}
 		if firstGroup >= enoughFirstGroup || sufficient >= enoughNodes {
 			break
 		}
 	}
-	return p.planOn(best), best != scheduler.NoNode
+	return plan, ok
 }
 
-// planOn returns the plan to preempt the best victims, on a node.
-func (p *Preemptor) planOn(id scheduler.NodeID) PreemptionPlan {
-	plan := PreemptionPlan{Node: id, Victims: p.best, cost: totalCost(p.best)}
-	for i := range p.best {
-		plan.timeToFree = max(plan.timeToFree, p.best[i].timeToFree)
+// planOn returns the plan to preempt victims on a node.
+func planOn(id scheduler.NodeID, victims []Victim) PreemptionPlan {
+	plan := PreemptionPlan{Node: id, Victims: victims}
+	for i := range victims {
+		v := &victims[i]
+		plan.timeToFree, plan.cost, plan.worst = max(plan.timeToFree, v.timeToFree), addDurations(plan.cost, v.cost), max(plan.worst, v.group)
 	}
 	return plan
 }
@@ -226,7 +226,7 @@ func (p *Preemptor) FindVictimsOn(s *scheduler.State, g *scheduler.Stage, id sch
 	}
 	awaits := p.dropStarting()
 	p.best = append(p.best[:0], p.current...)
-	plan = p.planOn(id)
+	plan = planOn(id, p.best)
 	plan.AwaitsStart = awaits
 	return plan, true
 }
@@ -238,29 +238,16 @@ func (p *Preemptor) dropStarting() bool {
 	return len(p.current) < before
 }
 
-func totalCost(v []Victim) (sum time.Duration) {
-	for i := range v {
-		sum = addDurations(sum, v[i].cost)
-	}
-	return sum
-}
-
-func worstGroup(v []Victim) (g victimGroup) {
-	for i := range v {
-		g = max(g, v[i].group)
-	}
-	return g
-}
-
-// lessHarm reports whether victims a do less harm than victims b.
-func lessHarm(a, b []Victim) bool {
+// doesLessHarm reports whether a plan does less harm than another one.
+func (x *PreemptionPlan) doesLessHarm(y *PreemptionPlan) bool {
+	a, b := x.Victims, y.Victims
 	if len(a) == 0 || len(b) == 0 {
 		return len(a) < len(b)
 	}
-	if high := worstGroup(a) >= groupHighSame; high != (worstGroup(b) >= groupHighSame) {
+	if high := x.worst >= groupHighSame; high != (y.worst >= groupHighSame) {
 		return !high
 	}
-	return cmp.Or(cmp.Compare(totalCost(a), totalCost(b)), cmp.Compare(worstGroup(a), worstGroup(b)),
+	return cmp.Or(cmp.Compare(x.cost, y.cost), cmp.Compare(x.worst, y.worst),
 		cmp.Compare(len(a), len(b)), cmp.Compare(b[0].Attempt.Placed, a[0].Attempt.Placed)) < 0
 }
 

@@ -88,7 +88,7 @@ func (e *explainer) reason(g *scheduler.Stage) scheduler.Waiting {
 	}
 	switch x := e.waits.of(g); {
 	case x.waits:
-		w.Reason, w.Node, w.Until = scheduler.ReasonData, x.wait.node, x.wait.until
+		w.Reason, w.Node, w.Until = scheduler.ReasonData, x.node, x.until
 	case e.isBeingPlanned(g.Job):
 		w.Reason = scheduler.ReasonPlanning
 	case e.c.actionsLeft <= 0:
@@ -126,8 +126,7 @@ func (e *explainer) explainReserved(w *scheduler.Waiting, g *scheduler.Stage) {
 }
 
 // capWait returns a due task for which what caps allow a stage is left, nil for none. If a task of the stage is due
-// itself and waits, that is one of those served before it, or, if they leave it enough, its own: then its node has too
-// little.
+// itself and waits, that is one served before it, or, if these leave it enough, its own: its node has too little.
 func (e *explainer) capWait(g *scheduler.Stage) *capWait {
 	waits := e.c.capWaits
 	if i := slices.IndexFunc(waits, func(x capWait) bool { return x.stage == g }); i >= 0 {

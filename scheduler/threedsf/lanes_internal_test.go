@@ -261,7 +261,8 @@ func (x *waitCase) check(t *testing.T) {
 	if got := waits.tryWaitForData(g, 0, x.latest > 0); got != x.want {
 		t.Fatalf("waits: %v, want %v", got, x.want)
 	}
-	why, waiting := waits.of(g).wait, waits.of(g).waits
+	why := waits.of(g)
+	waiting := why.waits
 	if waiting != x.want || (x.want && (why.node != 1 || why.until != w.Now.Add(x.until) || why.since != w.Now.Add(-x.since))) {
 		t.Errorf("waits (%v) for node %d since %v until %v, want node 1, %v and %v", waiting, why.node, why.since.Sub(w.Now), why.until.Sub(w.Now), -x.since, x.until)
 	}

@@ -118,8 +118,8 @@ func TestInputWaitsKeepClocks(t *testing.T) {
 	if x.waitsWhole(g) || x.setWhole(g) {
 		t.Error("a stage waits before anybody delayed it")
 	}
-	if !x.delayStage(g) || !x.waitsWhole(g) || x.of(g).wait.node != 1 || x.of(g).wait.until != w.Now.Add(time.Second) {
-		t.Fatalf("the stage is not delayed as it should be: %+v", x.of(g).wait)
+	if !x.delayStage(g) || !x.waitsWhole(g) || x.of(g).node != 1 || x.of(g).until != w.Now.Add(time.Second) {
+		t.Fatalf("the stage is not delayed as it should be: %+v", x.of(g))
 	}
 	if x.record(); len(c.states) != 0 {
 		t.Errorf("%v recorded although all delayed stages were served", c.states)

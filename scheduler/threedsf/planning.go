@@ -57,8 +57,7 @@ const (
 )
 
 // planGuarantees repairs and compresses the plan, decides on requests and commits the result to the State. O(jobs +
-// nodes + reservations) where something has to be planned, plus the search for a place of each new task, O(nodes) at
-// worst.
+// nodes + reservations) where something has to be planned, plus O(nodes) at worst for the place of each new task.
 func (p *planning) planGuarantees() {
 	q := p.survey
 	q.begin()

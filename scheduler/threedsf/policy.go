@@ -6,8 +6,7 @@ import (
 )
 
 // Policy is 3DSF, or a single scheduler made of some of its modules. It is not safe for concurrent use. It owns its
-// parts and says in which order they act; each part owns what it changes, and knows only the parts that it is made to
-// use.
+// parts and says in which order they act; each part owns what it changes, and knows only those that it uses.
 type Policy struct {
 	cfg         Config
 	seenStamp   scheduler.Stamp

@@ -45,8 +45,7 @@ func (p *preemption) capVictimsForDue(g *scheduler.Stage, node scheduler.NodeID)
 }
 
 // apply preempts the plan's victims and reserves the capacity for a task of the stage until end. It returns false if
-// the cycle has no actions left, and the next cycle then continues; or without preempting anybody if no reservation is
-// left.
+// the cycle has no actions left, and the next one then continues; or preempts nobody if no reservation is left.
 func (p *preemption) apply(g *scheduler.Stage, plan deadline.PreemptionPlan, end scheduler.Time) bool {
 	if len(plan.Victims) == 0 && !plan.AwaitsStart && p.c.s.Node(plan.Node).Releasing.IsZero() {
 		return false // the task fits already: something other than capacity is in the way

@@ -317,8 +317,7 @@ func (c *cursor) nextStage() bool {
 
 // passOver passes over a tenant's job of which no stage can be placed or is to have a node reserved, as far as the job
 // alone tells, and notes that in what is known of the tenant. passed is false for any other job, of which that says
-// nothing. It holds before until, and while no node may be reserved, as long as no node fits class, unless the job
-// changes.
+// nothing. While the job is the same it holds before until, and, while no node may be reserved, as no node fits class.
 func (o *tenantOrder) passOver(t scheduler.TenantID, j *scheduler.Job) (class scheduler.MisfitClass, until scheduler.Time, passed bool) {
 	x := &o.cursors[t].idle
 	class, until = o.c.s.Queue().MisfitClassOf(j), scheduler.Never

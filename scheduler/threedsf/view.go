@@ -58,8 +58,7 @@ func (v *view) isStoppedByMiss(j *scheduler.Job) bool {
 
 // mayReserveToResume reports whether capacity on its node may be reserved for a suspended attempt of a stage. It may
 // not if the attempt could not resume even where nothing else runs, as on a node that has become too small or under a
-// cap that is lower now, or was suspended by a user: nothing else could start there, and the reservation might never
-// end.
+// cap that is lower now, or was suspended by a user: nothing else could start there, perhaps for ever.
 func (v *view) mayReserveToResume(a *scheduler.Attempt, g *scheduler.Stage) bool {
 	n := v.s.Node(a.Node)
 	if a.Parked || !n.Schedulable() || g.Job.Phase != scheduler.JobActive || g.WaitsForInput() || v.isStoppedByMiss(g.Job) ||

@@ -24,11 +24,13 @@ type inputWaits struct {
 
 // stageWait is what a pass knows of a stage. It is in a slice: every pass asks it of every stage with input.
 type stageWait struct {
-	pass             uint64   // in which the rest is valid
-	waits            bool     // as wait says
-	wait             dataWait // valid if it waits, or was delayed
-	withoutLocalNode bool     // delayed: it has no free node at its input
-	placedLocally    bool     // it is in localStages
+	pass             uint64           // in which the rest is valid
+	waits            bool             // for the nodes of its input, as the next four say
+	allWaiting       bool             // every task evaluated in this pass waits
+	withoutLocalNode bool             // delayed: it has no free node at its input
+	placedLocally    bool             // it is in localStages
+	node             scheduler.NodeID // of its input
+	since, until     scheduler.Time
 }
 
 // begin starts a pass.
@@ -58,13 +60,14 @@ func (x *inputWaits) edit(g *scheduler.Stage) *stageWait {
 	return &x.stages[i]
 }
 
-// set notes that a stage waits, and why.
-func (x *inputWaits) set(g *scheduler.Stage, wait dataWait) {
+// set notes that a stage waits for a node of its input, and returns what the pass knows of it.
+func (x *inputWaits) set(g *scheduler.Stage, node scheduler.NodeID, since, until scheduler.Time) *stageWait {
 	w := x.edit(g)
 	if !w.waits {
 		x.waiting++
 	}
-	w.waits, w.wait = true, wait
+	w.waits, w.node, w.since, w.until = true, node, since, until
+	return w
 }
 
 // beginDelayed lets the delayed stages be served: they no longer wait.
@@ -81,7 +84,7 @@ func (x *inputWaits) beginDelayed() {
 // waitsWhole reports whether all tasks of a stage that were evaluated wait.
 func (x *inputWaits) waitsWhole(g *scheduler.Stage) bool {
 	w := x.of(g)
-	return w.waits && w.wait.allWaiting
+	return w.waits && w.allWaiting
 }
 
 // setWhole notes that all tasks of a stage that were evaluated wait. It returns false if none does.
@@ -89,7 +92,7 @@ func (x *inputWaits) setWhole(g *scheduler.Stage) bool {
 	if !x.of(g).waits {
 		return false
 	}
-	x.edit(g).wait.allWaiting = true
+	x.edit(g).allWaiting = true
 	return true
 }
 
@@ -99,14 +102,6 @@ func (x *inputWaits) recordLocal(g *scheduler.Stage) {
 		w.placedLocally = true
 		x.localStages = append(x.localStages, g)
 	}
-}
-
-// dataWait is why a stage waits for the nodes of its input.
-type dataWait struct {
-	node       scheduler.NodeID
-	since      scheduler.Time
-	until      scheduler.Time
-	allWaiting bool // every task evaluated in this pass waits
 }
 
 // delayStage delays a stage until all others of the pass were served. It returns false if the stage has waited for
@@ -125,8 +120,8 @@ func (x *inputWaits) delayStage(g *scheduler.Stage) bool {
 		x.c.wakeAt(until)
 	}
 	x.delayed = append(x.delayed, g)
-	x.set(g, dataWait{node: node, since: since, until: until, allWaiting: true})
-	x.edit(g).withoutLocalNode = true // stays true while capacity only shrinks
+	w := x.set(g, node, since, until)
+	w.allWaiting, w.withoutLocalNode = true, true // the latter stays true while capacity only shrinks
 	return true
 }
 
@@ -173,7 +168,7 @@ func (x *inputWaits) tryWaitForData(g *scheduler.Stage, task int32, lane bool) b
 		if !x.startWaitClock(g, since) {
 			return false
 		}
-		x.set(g, dataWait{node: estimate.Node, since: since, until: until})
+		x.set(g, estimate.Node, since, until).allWaiting = false
 		x.c.wakeAt(until)
 	}
 	x.estimator.RecordWaiter(g, estimate.Node)
@@ -202,12 +197,11 @@ func (x *inputWaits) record() {
 		known := x.edit(g)
 		if !known.waits {
 			if node, ok := x.firstInputNode(g); ok {
-				known.wait.node = node
-				x.set(g, known.wait)
+				x.set(g, node, known.since, known.until)
 			}
 		}
 		if !known.placedLocally {
-			x.startWaitClock(g, known.wait.since)
+			x.startWaitClock(g, known.since)
 		}
 	}
 	for _, g := range x.localStages {

@@ -108,11 +108,11 @@ func (p *Forecaster) servedByRunning(w *jobState, g *stageState) (n int32) {
 		if x.job != w || x.cancelled || x.stage != g.index {
 			continue
 		}
-		left := w.spec.Deadline.Add(-g.tail).Sub(x.endsAt)
-		if left > 0 && g.spec.Estimate <= 0 {
+		switch left := w.spec.Deadline.Add(-g.tail).Sub(x.endsAt); {
+		case left <= 0:
+		case g.spec.Estimate <= 0:
 			return g.waiting
-		}
-		if left > 0 {
+		default:
 			if n += int32(min(int64(left/g.spec.Estimate), int64(g.waiting-n))); n == g.waiting {
 				return n // enough for all
 			}
@@ -195,7 +195,7 @@ func (p *Forecaster) suspendForCaps(w *jobState, more scheduler.Resources) {
 			}
 			var victim *taskState
 			for _, x := range p.queue {
-				if p.isVictim(x) && p.state.TenantTree().IsBelow(x.job.spec.Tenant, t.Spec.ID) && x.demand[r] > 0 && p.nodes[x.node].occupiedMask[r] == 0 && (victim == nil || x.compareAsVictim(victim) < 0) {
+				if p.isVictim(x) && p.state.TenantTree().IsBelow(x.job.spec.Tenant, t.Spec.ID) && occupiedWhenSuspended(x.demand, &p.nodes[x.node])[r] < x.demand[r] && (victim == nil || x.compareAsVictim(victim) < 0) {
 					victim = x
 				}
 			}
@@ -220,10 +220,10 @@ func (p *Forecaster) suspend(list []*taskState) {
 // occupiedWhenSuspended returns what a suspended task still occupies of its demand on a
 // node.
 func occupiedWhenSuspended(d scheduler.Resources, n *nodeState) scheduler.Resources {
-	for i := range d {
-		d[i] *= n.occupiedMask[i]
+	if n.Spec.Levels.FreesMemory() {
+		return scheduler.Resources{}
 	}
-	return d
+	return scheduler.Resources{scheduler.Memory: d[scheduler.Memory]}
 }
 
 // chooseVictims returns the tasks to suspend, in order, to free capacity for a demand on a node with

@@ -47,6 +47,8 @@ type Query struct {
 	// Stop reports whether nobody waits for the answer any more; nil means never. It is called for each sample, and now and
 	// then in it.
 	Stop func() bool
+
+	maxEnds int // of tasks, after which a sample stops; 0 for no limit
 }
 
 // Quote is the distribution of the times at which the job starts and ends.
@@ -168,9 +170,7 @@ func (p *Forecaster) Expect(s *scheduler.State, q Query, now scheduler.Time, lim
 	if err := checkSize(s, nil); err != nil {
 		return Expected{}, err
 	}
-	q.Stages, q.Errors = nil, withoutErrors
-	p.maxEnds = limit
-	defer func() { p.maxEnds = 0 }()
+	q.Stages, q.Errors, q.maxEnds = nil, withoutErrors, limit
 	if _, err := p.simulate(s, &q, now, rand.New(rand.NewPCG(0, 0))); err != nil {
 		return Expected{}, err
 	}

@@ -27,7 +27,6 @@ type Forecaster struct {
 	round     int32                 // of placeAll
 	suspended []*taskState          // that resume by themselves, in the order of their suspension
 	seq       int32
-	maxEnds   int
 
 	state  *scheduler.State
 	query  *Query
@@ -38,12 +37,10 @@ type Forecaster struct {
 // nodeState is the free capacity of a node in a sample.
 type nodeState struct {
 	*scheduler.Node
-	free         scheduler.Resources
-	schedulable  bool
-	down         bool                // and no window says when it comes back
-	occupiedMask scheduler.Resources // 1 for each resource that a suspended task still occupies
-	canSuspend   bool
-	reserved     []reservedTime // by start, from the next one to come
+	free        scheduler.Resources
+	schedulable bool
+	canSuspend  bool
+	reserved    []reservedTime // by start, from the next one to come
 }
 
 // The lanes of jobs, in the order in which they are served: the first before all, the others within each tenant.
@@ -103,7 +100,7 @@ var byEnd = heaps.Order[*taskState]{Less: func(a, b *taskState) bool {
 const stopEvery = 1024
 
 // simulate runs one sample and returns the new job when it has ended. It
-// stops earlier if no event is left or after maxEnds ends. Without a new job it returns
+// stops earlier if no event is left or after Query.maxEnds ends. Without a new job it returns
 // nil. It returns errStopped if Query.Stop says so.
 func (p *Forecaster) simulate(s *scheduler.State, q *Query, now scheduler.Time, r *rand.Rand) (*jobState, error) {
 	p.state, p.query, p.now, p.random = s, q, now, r
@@ -117,7 +114,7 @@ func (p *Forecaster) simulate(s *scheduler.State, q *Query, now scheduler.Time, 
 			mine.ended = p.now // also of a job without tasks
 			return mine, nil
 		}
-		if len(p.queue) == 0 || (p.maxEnds > 0 && ends > p.maxEnds) {
+		if len(p.queue) == 0 || (q.maxEnds > 0 && ends > q.maxEnds) {
 			return mine, nil
 		}
 		for p.now = p.queue[0].endsAt; len(p.queue) > 0 && p.queue[0].endsAt == p.now; {
@@ -133,10 +130,6 @@ func (p *Forecaster) copyState() *jobState {
 	for _, n := range p.state.Nodes() {
 		l := n.Spec.Levels
 		m := nodeState{Node: n, free: n.Free.Add(n.Releasing), schedulable: p.state.Cluster().Plannable(n), canSuspend: p.query.Preempt && (l.FreesMemory() || l.Has(scheduler.LevelFrozen))}
-		m.down = n.Spec.Down && !m.schedulable
-		if !l.FreesMemory() {
-			m.occupiedMask[scheduler.Memory] = 1
-		}
 		p.nodes = append(p.nodes, m)
 		for _, x := range n.Spec.Windows {
 			if x.To > p.now && x.To < scheduler.Never {
@@ -432,7 +425,7 @@ func (p *Forecaster) resumeSuspended() {
 	for _, x := range p.suspended {
 		n := &p.nodes[x.node]
 		more := x.demand.Sub(x.occupied)
-		if n.down || n.AwayWithin(p.now, p.now.Add(1)) || !more.Fits(n.free) || !p.withinCaps(x.job, x.demand, more) {
+		if (n.Spec.Down && !n.schedulable) || n.AwayWithin(p.now, p.now.Add(1)) || !more.Fits(n.free) || !p.withinCaps(x.job, x.demand, more) {
 			waiting = append(waiting, x)
 			continue
 		}
