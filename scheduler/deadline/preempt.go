@@ -20,31 +20,24 @@ const (
 	Kill
 	// None preempts nothing.
 	None
-	// Cheapest is Suspend, except that it kills a victim whose memory is needed if the
-	// work lost by that is less than the cost of moving its memory.
+	// Cheapest is Suspend, except that it kills a victim whose memory is needed if the work lost by that is less than
+	// the cost of moving its memory.
 	Cheapest
 )
 
-// victimGroup is the rank of a victim in the papers' order (3DSF 7.3): regular tasks of
-// low priority with the same dominant resource as the task that needs capacity, then
-// low priority with other dominant resources, then high priority in the same two
-// groups. Infeasible deadline jobs count as low. Before all of them come tasks that are
-// frozen already, which give up their memory; after them, for a reservation that is
-// due, jobs whose deadline is accepted without a guarantee, tasks that were
-// suspended for MaxSuspended before, and tasks that start or resume, which give way
-// once they run.
+// victimGroup is the rank of a victim in the papers' order (3DSF 7.3). Infeasible deadline jobs count as low.
 type victimGroup uint8
 
 // The groups, in the order in which victims are taken.
 const (
-	groupFrozen victimGroup = iota + 1
-	groupLowSame
-	groupLowOther
-	groupHighSame
-	groupHighOther
-	groupAccepted
-	groupLongSuspended
-	groupStarting
+	groupFrozen        victimGroup = iota + 1 // tasks that are frozen already: they give up their memory
+	groupLowSame                              // low priority, the dominant resource of the task that needs capacity
+	groupLowOther                             // low priority, other dominant resources
+	groupHighSame                             // high priority, that dominant resource
+	groupHighOther                            // high priority, others
+	groupAccepted                             // for a due reservation: a deadline that is accepted without a guarantee
+	groupLongSuspended                        // for a due reservation: suspended for MaxSuspended before
+	groupStarting                             // for a due reservation: tasks that start or resume, and give way once they run
 )
 
 // Victim is an attempt to preempt, and the level to bring it to, or that it is killed.
@@ -53,14 +46,12 @@ type Victim struct {
 	group   victimGroup
 	Level   scheduler.Level
 	Kill    bool
-	// timeToFree is the time until the capacity is free. Cost is the progress that the
-	// victim loses besides waiting: the time to move its memory there and back, or the
-	// work that a kill loses. Freezing costs nothing.
+	// timeToFree is the time until the capacity is free. Cost is the progress that the victim loses besides waiting:
+	// the time to move its memory there and back, or the work that a kill loses. Freezing costs nothing.
 	timeToFree, cost time.Duration
 }
 
-// freedResources returns what preempting the victim frees on its node: resources, and
-// space on its disk.
+// freedResources returns what preempting the victim frees on its node: resources, and space on its disk.
 func (v *Victim) freedResources() (scheduler.Resources, int64) {
 	r := v.Attempt.Occupied.Resources
 	switch {
@@ -85,17 +76,16 @@ type PreemptionPlan struct {
 // Preemptor finds victims. It is a workspace; the fields are its parameters.
 type Preemptor struct {
 	Mode Mode
-	// MaxSuspended protects tasks that were suspended for so long before: they are not
-	// victims, or with ForDueReservation the last ones.
+	// MaxSuspended protects tasks that were suspended for so long before: they are not victims, or with
+	// ForDueReservation the last ones.
 	MaxSuspended time.Duration
-	// ForDueReservation reports that the capacity is for a reservation that is due.
-	// Such a reservation was made assuming that everything preemptible leaves its node.
+	// ForDueReservation reports that the capacity is for a reservation that is due. Such a reservation was made
+	// assuming that everything preemptible leaves its node.
 	ForDueReservation bool
-	// Escalate makes victims give up memory even where enough is free, for the tasks
-	// that will need it next.
+	// Escalate makes victims give up memory even where enough is free, for the tasks that will need it next.
 	Escalate bool
-	// IsProtected reports whether a job is never a victim, besides the preempting job
-	// itself: guaranteed projects and jobs in the deadline lane.
+	// IsProtected reports whether a job is never a victim, besides the preempting job itself: guaranteed projects and
+	// jobs in the deadline lane.
 	IsProtected func(j *scheduler.Job) bool
 	// MayStart reports whether a task of a stage may start on a node that has capacity.
 	MayStart func(n *scheduler.Node, g *scheduler.Stage) bool
@@ -111,10 +101,9 @@ type Preemptor struct {
 	capacity freeCapacity
 }
 
-// CanWait is PDSonQueue Alg. 5 lines 18 to 27 over all nodes. It reports whether on
-// some node the next attempt to end frees enough for a task of the stage no later than
-// latest. until is that attempt's predicted end, after which the caller must ask again.
-// Attempts without a prediction, or past it, are ignored. O(nodes + attempts on those that
+// CanWait is PDSonQueue Alg. 5 lines 18 to 27 over all nodes. It reports whether on some node the next attempt to end
+// frees enough for a task of the stage no later than latest. until is that attempt's predicted end, after which the
+// caller must ask again. Attempts without a prediction, or past it, are ignored. O(nodes + attempts on those that
 // changed) at worst; it stops at the first such node.
 func (p *Preemptor) CanWait(s *scheduler.State, g *scheduler.Stage, latest, now scheduler.Time) (ok bool, until scheduler.Time) {
 	for id, n := range s.Nodes() {
@@ -145,8 +134,8 @@ func (p *Preemptor) isUsable(s *scheduler.State, n *scheduler.Node, g *scheduler
 	return n.Schedulable() && g.Spec.Demand.Fits(n.Spec.Capacity) && !s.Cluster().Avoids(g, n.Spec.ID) && p.MayStart(n, g)
 }
 
-// fitsAfter reports whether a task fits, beside the reserved capacity, once an attempt
-// has ended. Only r's memory is used.
+// fitsAfter reports whether a task fits, beside the reserved capacity, once an attempt has ended. Only r's memory is
+// used.
 func (r *freeCapacity) fitsAfter(n *scheduler.Node, g *scheduler.StageSpec, reserved scheduler.Resources, space int64, a *scheduler.Attempt) bool {
 	if !g.Demand.Add(reserved).Fits(n.Free.Add(a.Occupied.Resources)) {
 		return false
@@ -159,17 +148,14 @@ func (r *freeCapacity) fitsAfter(n *scheduler.Node, g *scheduler.StageSpec, rese
 	return r.HasRoom(g.Demand, g.Disk+space)
 }
 
-// FindVictims finds the node on which preempting for a task of the stage does the least
-// harm. Sets of victims are compared by: no victim of high priority, the least cost,
-// the last group touched, their number, the newest victim, the lowest node id. So
-// memory is moved only if no node has enough of it for a task that needs nothing but
-// victims to freeze. ok is false if no set of victims on any node suffices.
+// FindVictims finds the node on which preempting for a task of the stage does the least harm. Sets of victims are
+// compared by: no victim of high priority, the least cost, the last group touched, their number, the newest victim, the
+// lowest node id. So memory is moved only if no node has enough of it for a task that needs nothing but victims to
+// freeze. ok is false if no set of victims on any node suffices.
 //
-// To keep the cost independent of the size of the cluster, the search begins at a node
-// that depends on the job, and stops after enoughFirstGroup nodes on which freezing the
-// first groups suffices, or after enoughNodes nodes with any sufficient set. The plan
-// is valid until the next call. O(attempts x log of those on a node) on the nodes
-// considered.
+// To keep the cost independent of the size of the cluster, the search begins at a node that depends on the job, and
+// stops after enoughFirstGroup nodes on which freezing the first groups suffices, or after enoughNodes nodes with any
+// sufficient set. The plan is valid until the next call. O(attempts x log of those on a node) on the nodes considered.
 func (p *Preemptor) FindVictims(s *scheduler.State, g *scheduler.Stage, now scheduler.Time) (plan PreemptionPlan, ok bool) {
 	p.now, plan.Node = now, scheduler.NoNode
 	nodes := s.Nodes()
@@ -231,7 +217,8 @@ func (p *Preemptor) FindVictimsOn(s *scheduler.State, g *scheduler.Stage, id sch
 	return plan, true
 }
 
-// dropStarting drops from current the attempts that cannot be preempted before they run, and reports whether there were any.
+// dropStarting drops from current the attempts that cannot be preempted before they run, and reports whether there were
+// any.
 func (p *Preemptor) dropStarting() bool {
 	before := len(p.current)
 	p.current = slices.DeleteFunc(p.current, func(v Victim) bool { return v.group == groupStarting })
@@ -251,8 +238,8 @@ func (x *PreemptionPlan) doesLessHarm(y *PreemptionPlan) bool {
 		cmp.Compare(len(a), len(b)), cmp.Compare(b[0].Attempt.Placed, a[0].Attempt.Placed)) < 0
 }
 
-// collectVictims stores in current the victims on one node that free capacity for a
-// task, and reports whether they suffice.
+// collectVictims stores in current the victims on one node that free capacity for a task, and reports whether they
+// suffice.
 func (p *Preemptor) collectVictims(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node) bool {
 	p.current = p.current[:0]
 	reserved, space := p.Reserved(n)
@@ -276,8 +263,8 @@ func (p *Preemptor) collectVictims(s *scheduler.State, g *scheduler.Stage, n *sc
 	return false
 }
 
-// prune drops, from the first one on, victims that a larger one chosen later made unnecessary. count adds what one frees, or
-// with sign -1 takes it back; suffices reports whether those that are counted do.
+// prune drops, from the first one on, victims that a larger one chosen later made unnecessary. count adds what one
+// frees, or with sign -1 takes it back; suffices reports whether those that are counted do.
 func (p *Preemptor) prune(count func(v *Victim, sign int64), suffices func() bool) {
 	needed := p.current[:0]
 	for i := range p.current {
@@ -376,8 +363,8 @@ func (p *Preemptor) addCandidate(s *scheduler.State, g *scheduler.Stage, a *sche
 	p.victims = append(p.victims, v)
 }
 
-// sortCandidates sorts victims: by group; those on the given node first; then the newest; then by the tenant's share over
-// its weight, greatest first; then the quickest to suspend; then the last placed.
+// sortCandidates sorts victims: by group; those on the given node first; then the newest; then by the tenant's share
+// over its weight, greatest first; then the quickest to suspend; then the last placed.
 func (p *Preemptor) sortCandidates(s *scheduler.State, first scheduler.NodeID) {
 	elsewhere := func(a *scheduler.Attempt) int {
 		if a.Node == first {
@@ -400,19 +387,17 @@ func weightedShare(s *scheduler.State, t scheduler.TenantID) float64 {
 	return tn.Used.DominantShare(s.Cluster().Total()) / tn.Spec.Weight
 }
 
-// suspendedLongEnough reports whether the last suspension of an attempt took at least
-// MaxSuspended. Placed is the time at which it was resumed.
+// suspendedLongEnough reports whether the last suspension of an attempt took at least MaxSuspended. Placed is the time
+// at which it was resumed.
 func (p *Preemptor) suspendedLongEnough(a *scheduler.Attempt) bool {
 	return a.Suspends > 0 && p.MaxSuspended > 0 && a.Placed.Sub(a.SuspendedAt) >= p.MaxSuspended
 }
 
-// chooseAction sets how a victim is preempted: the cheapest way to free what is lacking
-// on the node. It is frozen if memory does not lack, else swapped or checkpointed,
-// whichever takes less time there and back; with Cheapest it is killed if that costs
-// less. Where its memory is wanted for later tasks alone (Escalate) and has no room
-// elsewhere, it is frozen: the processor suffices for the task that is due. It returns
-// false if the victim has nothing to give, or if the node cannot do any of these or
-// has failed to with this victim.
+// chooseAction sets how a victim is preempted: the cheapest way to free what is lacking on the node. It is frozen if
+// memory does not lack, else swapped or checkpointed, whichever takes less time there and back; with Cheapest it is
+// killed if that costs less. Where its memory is wanted for later tasks alone (Escalate) and has no room elsewhere, it
+// is frozen: the processor suffices for the task that is due. It returns false if the victim has nothing to give, or if
+// the node cannot do any of these or has failed to with this victim.
 func (p *Preemptor) chooseAction(n *scheduler.Node, g *scheduler.Stage, r *freeCapacity, v *Victim) bool {
 	a := v.Attempt
 	if p.Mode == Kill {

@@ -21,12 +21,13 @@ func (p *Preemptor) coversCaps() bool {
 	return !slices.ContainsFunc(p.lacks, func(l capLack) bool { return !l.isCovered() })
 }
 
-// FindCapVictims finds the attempts to preempt, on whatever nodes, so that a task of the stage stays within the totals that
-// its tenant and those above may use, beside what due tasks wait for there already: awaited returns that of a tenant.
-// Victims on the given node are taken first of their group. There are none if enough is being released. Attempts that start
-// or resume count as far as they can be preempted once they run, but are no victims yet. ok is false if no victims suffice:
-// another cap stops the task, or the task exceeds the cap alone. The result is valid until the next call.
-// O(depth of the tenant) if enough is being released, else O(jobs + attempts x log attempts below the tenants that lack).
+// FindCapVictims finds the attempts to preempt, on whatever nodes, so that a task of the stage stays within the totals
+// that its tenant and those above may use, beside what due tasks wait for there already: awaited returns that of a
+// tenant. Victims on the given node are taken first of their group. There are none if enough is being released.
+// Attempts that start or resume count as far as they can be preempted once they run, but are no victims yet. ok is
+// false if no victims suffice: another cap stops the task, or the task exceeds the cap alone. The result is valid until
+// the next call. O(depth of the tenant) if enough is being released, else O(jobs + attempts x log attempts below the
+// tenants that lack).
 func (p *Preemptor) FindCapVictims(s *scheduler.State, g *scheduler.Stage, node scheduler.NodeID, awaited func(scheduler.TenantID) scheduler.Resources,
 	now scheduler.Time,
 ) (victims []Victim, ok bool) {
@@ -64,8 +65,8 @@ func (p *Preemptor) FindCapVictims(s *scheduler.State, g *scheduler.Stage, node 
 	return p.current, true
 }
 
-// listCapLacks lists what the caps lack for a task of the stage, from its tenant upwards, less what is being released. It
-// returns false if no victim could cover that.
+// listCapLacks lists what the caps lack for a task of the stage, from its tenant upwards, less what is being released.
+// It returns false if no victim could cover that.
 func (p *Preemptor) listCapLacks(s *scheduler.State, g *scheduler.Stage, awaited func(scheduler.TenantID) scheduler.Resources) bool {
 	p.lacks = p.lacks[:0]
 	d, t := g.Spec.Demand, s.Tenant(g.Job.Spec.Tenant)

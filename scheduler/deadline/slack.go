@@ -11,15 +11,15 @@ import (
 type Order uint8
 
 const (
-	// EMWTF is earliest maximal waiting time first (3DSF 7.1), which the real-time
-	// literature calls least laxity first: by latest start.
+	// EMWTF is earliest maximal waiting time first (3DSF 7.1), which the real-time literature calls least laxity first:
+	// by latest start.
 	EMWTF Order = iota + 1
 	// EDF is earliest deadline first.
 	EDF
 )
 
-// Slack is the workspace for the predicted times of one job: Compute fills it in for a
-// job, and the methods refer to that job until the next Compute.
+// Slack is the workspace for the predicted times of one job: Compute fills it in for a job, and the methods refer to
+// that job until the next Compute.
 type Slack struct {
 	job       *scheduler.Job
 	taskTimes []time.Duration // run time of one task, by stage
@@ -32,8 +32,8 @@ type Slack struct {
 // leastOfBound is the part of a bound that a task takes at least, as errors of predictions assume it.
 const leastOfBound = 0.1
 
-// LeastRunTime returns how long a task takes at least, with an estimate and the bound of its job, 0 for none. An estimate that is
-// the bound says nothing but how long the task takes at most: there is no history.
+// LeastRunTime returns how long a task takes at least, with an estimate and the bound of its job, 0 for none. An
+// estimate that is the bound says nothing but how long the task takes at most: there is no history.
 func LeastRunTime(estimate, bound time.Duration) time.Duration {
 	if estimate < bound || bound <= 0 {
 		return estimate
@@ -41,11 +41,10 @@ func LeastRunTime(estimate, bound time.Duration) time.Duration {
 	return time.Duration(leastOfBound * float64(bound))
 }
 
-// Compute predicts the times of a job. A stage takes as long as one of its tasks is
-// predicted to. If no stage has a prediction, the job's own estimate is divided equally
-// along its longest chain of stages; without an estimate the job takes no time. Of the
-// job's own estimate, the share of the chain that is not complete remains. O(stages +
-// edges between them).
+// Compute predicts the times of a job. A stage takes as long as one of its tasks is predicted to. If no stage has a
+// prediction, the job's own estimate is divided equally along its longest chain of stages; without an estimate the job
+// takes no time. Of the job's own estimate, the share of the chain that is not complete remains. O(stages + edges
+// between them).
 func (s *Slack) Compute(j *scheduler.Job) {
 	s.job = j
 	n := len(j.Stages)
@@ -90,9 +89,8 @@ func (s *Slack) longestChain(times, tails []time.Duration, counts func(*schedule
 	return longest
 }
 
-// LatestStart returns the deadline less the predicted run time of the incomplete
-// stages: the end of the maximal waiting time (3DSF 7.1). It changes only when stages
-// end or predictions are updated.
+// LatestStart returns the deadline less the predicted run time of the incomplete stages: the end of the maximal waiting
+// time (3DSF 7.1). It changes only when stages end or predictions are updated.
 func (s *Slack) LatestStart() scheduler.Time { return s.job.Spec.Deadline.Add(-s.remaining) }
 
 // TaskRunTime returns the predicted run time of one task of stage i, 0 for none.
@@ -106,9 +104,9 @@ func (s *Slack) SortKey(by Order) scheduler.Time {
 	return s.LatestStart()
 }
 
-// LatestStageStart returns the latest time at which the waiting tasks of stage i can
-// begin on n slots, one after another, so that the job is predicted to meet its
-// deadline. It returns Never without waiting tasks, and -Never without slots.
+// LatestStageStart returns the latest time at which the waiting tasks of stage i can begin on n slots, one after
+// another, so that the job is predicted to meet its deadline. It returns Never without waiting tasks, and -Never
+// without slots.
 func (s *Slack) LatestStageStart(i int32, n int32) scheduler.Time {
 	return s.LatestStartOfTasks(i, s.job.Stages[i].Pending, n)
 }
@@ -125,9 +123,8 @@ func (s *Slack) LatestStartOfTasks(i int32, waiting, n int32) scheduler.Time {
 	return s.job.Spec.Deadline.Add(-s.tailTimes[i]).Add(-multiplyDuration(s.taskTimes[i], waves))
 }
 
-// TasksInTime returns how many tasks of stage i, at most the waiting ones, one slot can
-// run in time one after another from a time on; all waiting ones if they have no
-// prediction.
+// TasksInTime returns how many tasks of stage i, at most the waiting ones, one slot can run in time one after another
+// from a time on; all waiting ones if they have no prediction.
 func (s *Slack) TasksInTime(i int32, from scheduler.Time) int32 {
 	left := s.job.Spec.Deadline.Add(-s.tailTimes[i]).Sub(from)
 	switch {
@@ -139,10 +136,9 @@ func (s *Slack) TasksInTime(i int32, from scheduler.Time) int32 {
 	return int32(min(int64(left/s.taskTimes[i]), int64(s.job.Stages[i].Pending)))
 }
 
-// Infeasible reports whether the job can no longer meet its deadline even if all
-// capacity were free: the deadline has passed, or the waiting tasks, run in parallel,
-// would end after it, with bounds that are taken for estimates at the least (LeastRunTime). The job becomes infeasible after until unless an event comes
-// first.
+// Infeasible reports whether the job can no longer meet its deadline even if all capacity were free: the deadline has
+// passed, or the waiting tasks, run in parallel, would end after it, with bounds that are taken for estimates at the
+// least (LeastRunTime). The job becomes infeasible after until unless an event comes first.
 func (s *Slack) Infeasible(now scheduler.Time) (infeasible bool, until scheduler.Time) {
 	until = s.job.Spec.Deadline
 	times, tails := s.leastTimes()

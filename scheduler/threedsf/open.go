@@ -55,13 +55,14 @@ func (o *openNodes) respectsReservations(n *scheduler.Node, g *scheduler.Stage, 
 		(o.guaranteeCount == 0 || o.guarantees.honoursGuarantees(n, g, d, space, disk, a)))
 }
 
-// mayResume is respectsReservations for what a suspended task needs more on its node. One that can be preempted again
-// takes nothing of guarantees: they were made with its memory in mind.
-func (o *openNodes) mayResume(n *scheduler.Node, g *scheduler.Stage, more scheduler.Resources, space int64, disk int16, a *scheduler.Attempt) bool {
+// mayResume is respectsReservations for what a suspended attempt needs more on its node, which may be draining. One that can
+// be preempted again takes nothing of guarantees: they were made with its memory in mind.
+func (o *openNodes) mayResume(n *scheduler.Node, g *scheduler.Stage, a *scheduler.Attempt) bool {
+	more, space := a.Demand.Sub(a.Occupied.Resources).Max(scheduler.Resources{}), max(a.DiskSpace-a.Occupied.Disk, 0)
 	if n.CanPreempt(g.Job) {
-		return !o.hasReservations() || o.fitsBesideReserved(n, g, more, space, disk, a)
+		return !o.hasReservations() || o.fitsBesideReserved(n, g, more, space, a.Disk, a)
 	}
-	return o.respectsReservations(n, g, more, space, disk, a)
+	return o.respectsReservations(n, g, more, space, a.Disk, a)
 }
 
 // mayReserveToResume is view.mayReserveToResume, but for an attempt that guarantees below a cap keep from resuming

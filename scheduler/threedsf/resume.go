@@ -90,7 +90,7 @@ func (l *suspendedLane) tryResume(a *scheduler.Attempt) bool {
 	if !n.Schedulable() && l.tryMigrate(a, g, more) {
 		return true
 	}
-	if l.canResume(n, a, g, more) {
+	if a.FitsBack(n) && l.open.mayResume(n, g, a) {
 		l.c.apply(a.Act(scheduler.ActResume))
 		l.c.shares.charge(g.Job.Spec.Tenant, more)
 		return true
@@ -116,10 +116,4 @@ func (l *suspendedLane) tryMigrate(a *scheduler.Attempt, g *scheduler.Stage, mor
 		return true
 	}
 	return false
-}
-
-// canResume reports whether a suspended attempt fits on its node again, which may be draining, beside what is reserved
-// there. more is what it needs beyond what it occupies.
-func (l *suspendedLane) canResume(n *scheduler.Node, a *scheduler.Attempt, g *scheduler.Stage, more scheduler.Resources) bool {
-	return a.FitsBack(n) && l.open.mayResume(n, g, more.Max(scheduler.Resources{}), max(a.DiskSpace-a.Occupied.Disk, 0), a.Disk, a)
 }

@@ -4,16 +4,6 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// delayOrMove handles a stage that is next and has no free node at its input. It is delayed while others remain to be
-// served, since a slot is better used by a task with input there; MaxLocalityYield bounds the delay. Afterwards its
-// next task that does not wait goes to a remote node.
-func (o *tenantOrder) delayOrMove(g *scheduler.Stage) {
-	if !o.waits.servingDelayed && o.waits.delayStage(g) {
-		return
-	}
-	o.placer.waitOrMove(g, &o.cursors[g.Job.Spec.Tenant].search, false)
-}
-
 // serveDelayed lets the delayed stages be served, once a pass. It reports whether there are any.
 func (o *tenantOrder) serveDelayed() bool {
 	if o.waits.servingDelayed || len(o.waits.delayed) == 0 || o.c.actionsLeft == 0 {
@@ -51,30 +41,28 @@ func (o *tenantOrder) serveTenants() {
 	}
 }
 
-// serveStage places tasks of the next tenant's stage, or delays the stage.
+// serveStage places tasks of the next tenant's stage. If it has no free node at its input, it is delayed while others remain
+// to be served, since a slot is better used by a task with input there; MaxLocalityYield bounds the delay. Afterwards its
+// next task that does not wait goes to a remote node.
 func (o *tenantOrder) serveStage(t scheduler.TenantID, g *scheduler.Stage) {
 	c := &o.cursors[t]
 	o.serving = t
 	before := g.Pending
+	if c.search.stage != g {
+		c.search = localSearch{stage: g, exhausted: o.waits.of(g).withoutLocalNode}
+	}
 	switch {
 	case !o.c.usesMatching(g):
 		o.placer.placeAnywhere(g)
-	case !o.placer.placeLocal(g, o.localSearchOf(c, g), func() int32 { return o.consecutiveTurns(t, g) }):
-		o.delayOrMove(g)
+	case o.placer.placeLocal(g, &c.search, func() int32 { return o.consecutiveTurns(t, g) }):
+	case o.waits.servingDelayed || !o.waits.delayStage(g):
+		o.placer.waitOrMove(g, &c.search, false)
 	}
 	o.serving = scheduler.NoTenant
 	if o.queues.areUsed(t, c.cursor.class) && g.Pending < before {
 		o.queues.of(t, c.cursor.class).RecordPlaced(g.Spec.Demand, before-g.Pending)
 	}
 	o.updateHead(t)
-}
-
-// localSearchOf returns the search for nodes at the input of the cursor's stage.
-func (o *tenantOrder) localSearchOf(c *tenantCursor, g *scheduler.Stage) *localSearch {
-	if c.search.stage != g {
-		c.search = localSearch{stage: g, exhausted: o.waits.of(g).withoutLocalNode}
-	}
-	return &c.search
 }
 
 // consecutiveTurns returns how many tasks in a row the tenant's head stage would place before another tenant, or

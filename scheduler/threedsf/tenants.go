@@ -154,17 +154,11 @@ func (o *tenantOrder) refreshHeadsAfter(node scheduler.NodeID) {
 			continue
 		}
 		if class.fitsOn = o.nodes.nextUnreservedNode(class.DemandClass); class.fitsOn == scheduler.NoNode {
-			o.refreshHeadsOf(int32(i))
-		}
-	}
-}
-
-// refreshHeadsOf updates the heads of tenants whose next task is of an equivalence class, but for the tenant being
-// served, whose head is updated afterwards.
-func (o *tenantOrder) refreshHeadsOf(class int32) {
-	for _, t := range o.active {
-		if t != o.serving && o.cursors[t].headClass == class+1 {
-			o.updateHead(t)
+			for _, t := range o.active {
+				if t != o.serving && o.cursors[t].headClass == int32(i)+1 { // that being served is updated afterwards
+					o.updateHead(t)
+				}
+			}
 		}
 	}
 }

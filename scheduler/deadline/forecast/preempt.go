@@ -9,8 +9,8 @@ import (
 	"github.com/drover-run/drover/scheduler/deadline"
 )
 
-// updateSlack computes the job's times as the scheduler predicts them, without errors:
-// the duration after each stage, and the job's latest start.
+// updateSlack computes the job's times as the scheduler predicts them, without errors: the duration after each stage,
+// and the job's latest start.
 func (w *jobState) updateSlack() {
 	longest := time.Duration(0)
 	for i := range w.stages {
@@ -33,15 +33,15 @@ func (w *jobState) updateSlack() {
 	}
 }
 
-// latestStart returns the latest time at which so many waiting tasks of a stage can begin
-// on n slots so that the job is predicted to meet its deadline.
+// latestStart returns the latest time at which so many waiting tasks of a stage can begin on n slots so that the job is
+// predicted to meet its deadline.
 func (w *jobState) latestStart(g *stageState, waiting, n int32) scheduler.Time {
 	waves := (waiting + n - 1) / n
 	return w.spec.Deadline.Add(-g.tail).Add(-time.Duration(waves) * g.spec.Estimate)
 }
 
-// slotsFor returns the fewest slots on which so many waiting tasks of a stage end in time if they begin now, which they do
-// on as many as there are tasks.
+// slotsFor returns the fewest slots on which so many waiting tasks of a stage end in time if they begin now, which they
+// do on as many as there are tasks.
 func (w *jobState) slotsFor(g *stageState, waiting int32, now scheduler.Time) int32 {
 	if g.spec.Estimate <= 0 {
 		return 1
@@ -51,8 +51,8 @@ func (w *jobState) slotsFor(g *stageState, waiting int32, now scheduler.Time) in
 	return int32((int64(waiting) + waves - 1) / waves)
 }
 
-// dropInfeasible takes jobs out of the lane whose deadlines cannot be met any more: they are served behind the other jobs of
-// their tenants. O(stages of the lane) if there are none.
+// dropInfeasible takes jobs out of the lane whose deadlines cannot be met any more: they are served behind the other
+// jobs of their tenants. O(stages of the lane) if there are none.
 func (p *Forecaster) dropInfeasible() {
 	left := false
 	for _, w := range p.lane {
@@ -76,8 +76,8 @@ func (w *jobState) isInfeasible(now scheduler.Time) bool {
 	return false
 }
 
-// preempt is PDSonQueue Alg. 5 for the lane: it takes as few slots as let a stage end
-// before the deadline, each only if it cannot wait for free capacity.
+// preempt is PDSonQueue Alg. 5 for the lane: it takes as few slots as let a stage end before the deadline, each only if
+// it cannot wait for free capacity.
 func (p *Forecaster) preempt() {
 	for _, w := range p.lane {
 		for i := range w.stages {
@@ -121,8 +121,7 @@ func (p *Forecaster) servedByRunning(w *jobState, g *stageState) (n int32) {
 	return n
 }
 
-// canWait reports whether on some node the next task to end frees enough for one of the
-// stage by a time.
+// canWait reports whether on some node the next task to end frees enough for one of the stage by a time.
 func (p *Forecaster) canWait(w *jobState, g *stageState, latest scheduler.Time) bool {
 	next := make([]*taskState, len(p.nodes))
 	for _, x := range p.queue {
@@ -138,9 +137,8 @@ func (p *Forecaster) canWait(w *jobState, g *stageState, latest scheduler.Time) 
 	return false
 }
 
-// preemptVictims suspends regular tasks on the node where the fewest suffice, low
-// priority and newest first, and places a task of the stage there. It returns false if
-// no node has enough victims.
+// preemptVictims suspends regular tasks on the node where the fewest suffice, low priority and newest first, and places
+// a task of the stage there. It returns false if no node has enough victims.
 func (p *Forecaster) preemptVictims(w *jobState, g *stageState) bool {
 	best, node := []*taskState(nil), -1
 	byNode := make([][]*taskState, len(p.nodes))
@@ -176,13 +174,14 @@ func (w *jobState) givesWayOn(n *nodeState) bool {
 	return w.lane > laneDeadline && w.spec.Project == 0 && n.canSuspend
 }
 
-// compareAsVictim orders victims: those of low priority first, as which one of an infeasible job counts, and then the newest.
+// compareAsVictim orders victims: those of low priority first, as which one of an infeasible job counts, and then the
+// newest.
 func (x *taskState) compareAsVictim(y *taskState) int {
 	return cmp.Or(cmp.Compare(min(y.job.lane, laneLow), min(x.job.lane, laneLow)), cmp.Compare(y.seq, x.seq))
 }
 
-// suspendForCaps suspends regular tasks, on whatever nodes, until so much more of a job is within the caps above it, or none
-// is left.
+// suspendForCaps suspends regular tasks, on whatever nodes, until so much more of a job is within the caps above it, or
+// none is left.
 func (p *Forecaster) suspendForCaps(w *jobState, more scheduler.Resources) {
 	if len(p.subtrees) == 0 {
 		return
@@ -217,8 +216,7 @@ func (p *Forecaster) suspend(list []*taskState) {
 	}
 }
 
-// occupiedWhenSuspended returns what a suspended task still occupies of its demand on a
-// node.
+// occupiedWhenSuspended returns what a suspended task still occupies of its demand on a node.
 func occupiedWhenSuspended(d scheduler.Resources, n *nodeState) scheduler.Resources {
 	if n.Spec.Levels.FreesMemory() {
 		return scheduler.Resources{}
@@ -226,8 +224,8 @@ func occupiedWhenSuspended(d scheduler.Resources, n *nodeState) scheduler.Resour
 	return scheduler.Resources{scheduler.Memory: d[scheduler.Memory]}
 }
 
-// chooseVictims returns the tasks to suspend, in order, to free capacity for a demand on a node with
-// so much that is free for it; nil if all of them are not enough. It sorts them.
+// chooseVictims returns the tasks to suspend, in order, to free capacity for a demand on a node with so much that is
+// free for it; nil if all of them are not enough. It sorts them.
 func chooseVictims(of []*taskState, n *nodeState, free, d scheduler.Resources) []*taskState {
 	slices.SortFunc(of, (*taskState).compareAsVictim)
 	for i, x := range of {

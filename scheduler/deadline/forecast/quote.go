@@ -20,13 +20,12 @@ var errStopped = fmt.Errorf("%w: nobody waits for it any more", errQuote)
 // maxTasks is the largest number of tasks to simulate in a sample.
 const maxTasks = 1 << 20
 
-// Residual is the quantile function of the factor by which a run time differs from its
-// prediction, for u in (0, 1). Package estimate measures it.
+// Residual is the quantile function of the factor by which a run time differs from its prediction, for u in (0, 1).
+// Package estimate measures it.
 type Residual func(u float64) float64
 
-// ErrorModel returns the errors of the predictions for a stage: a factor that all its
-// tasks share, and a factor of each task. Package estimate measures both. The stages of
-// the queried job have the id in Query.Job.
+// ErrorModel returns the errors of the predictions for a stage: a factor that all its tasks share, and a factor of each
+// task. Package estimate measures both. The stages of the queried job have the id in Query.Job.
 type ErrorModel func(id scheduler.StageID) (stage, task Residual)
 
 // Query is a job that might be submitted.
@@ -36,16 +35,16 @@ type Query struct {
 	// Samples is the number of samples, at least 1, drawn with Seed.
 	Samples int
 	Seed    uint64
-	// Errors models the errors of predictions; nil means none. UnknownRunTime is the run time of a
-	// task without a prediction.
+	// Errors models the errors of predictions; nil means none. UnknownRunTime is the run time of a task without a
+	// prediction.
 	Errors         ErrorModel
 	UnknownRunTime time.Duration
 	// NoDeadlineLane makes all jobs regular, for schedulers that ignore deadlines.
 	NoDeadlineLane bool
 	// Preempt lets deadline jobs preempt regular tasks on nodes that can suspend them.
 	Preempt bool
-	// Stop reports whether nobody waits for the answer any more; nil means never. It is called for each sample, and now and
-	// then in it.
+	// Stop reports whether nobody waits for the answer any more; nil means never. It is called for each sample, and now
+	// and then in it.
 	Stop func() bool
 
 	maxEnds int // of tasks, after which a sample stops; 0 for no limit
@@ -63,8 +62,7 @@ type Quote struct {
 // Samples returns the number of samples.
 func (q *Quote) Samples() int { return len(q.ends) }
 
-// ProbabilityBy returns the share of samples in which the job ends by t: the p of (t,
-// p).
+// ProbabilityBy returns the share of samples in which the job ends by t: the p of (t, p).
 func (q *Quote) ProbabilityBy(t scheduler.Time) float64 {
 	after := slices.IndexFunc(q.ends, func(end scheduler.Time) bool { return end > t })
 	if after < 0 {
@@ -73,18 +71,18 @@ func (q *Quote) ProbabilityBy(t scheduler.Time) float64 {
 	return float64(after) / float64(len(q.ends))
 }
 
-// EndQuantile returns the earliest time by which the job ends in the share p of the
-// samples: the t of (t, p). p is clamped to 0..1.
+// EndQuantile returns the earliest time by which the job ends in the share p of the samples: the t of (t, p). p is
+// clamped to 0..1.
 func (q *Quote) EndQuantile(p float64) scheduler.Time { return quantileOf(q.ends, p) }
 
-// StartQuantile returns the earliest time by which a task of the job has started in the
-// share p of the samples.
+// StartQuantile returns the earliest time by which a task of the job has started in the share p of the samples.
 func (q *Quote) StartQuantile(p float64) scheduler.Time { return quantileOf(q.starts, p) }
 
 // MedianStageStart returns the median start of stage i of the job.
 func (q *Quote) MedianStageStart(i int) scheduler.Time { return quantileOf(q.stages[i], 0.5) }
 
-// lengthQuantile returns how long the job takes from its first start on, at most, in the share p of the samples, in which it ends.
+// lengthQuantile returns how long the job takes from its first start on, at most, in the share p of the samples, in
+// which it ends.
 func (q *Quote) lengthQuantile(p float64) time.Duration {
 	return time.Duration(quantileOf(q.lengths, p))
 }
@@ -94,9 +92,9 @@ func quantileOf(list []scheduler.Time, p float64) scheduler.Time {
 	return list[min(max(i, 0), len(list)-1)]
 }
 
-// Quote simulates the cluster with the job, which must have a stage and a tenant of the State, in it,
-// once for each sample. It returns errQuote for more than maxTasks waiting tasks, and if Query.Stop says so. The State
-// does not change. O(samples x tasks x (jobs + tenants + nodes)).
+// Quote simulates the cluster with the job, which must have a stage and a tenant of the State, in it, once for each
+// sample. It returns errQuote for more than maxTasks waiting tasks, and if Query.Stop says so. The State does not
+// change. O(samples x tasks x (jobs + tenants + nodes)).
 func (p *Forecaster) Quote(s *scheduler.State, q Query, now scheduler.Time) (*Quote, error) {
 	if err := checkSize(s, q.Stages); err != nil {
 		return nil, err
@@ -127,8 +125,8 @@ func (p *Forecaster) Quote(s *scheduler.State, q Query, now scheduler.Time) (*Qu
 	return out, nil
 }
 
-// CountTasks returns the number of tasks that a sample simulates: the waiting tasks and
-// those of the stages of a new job.
+// CountTasks returns the number of tasks that a sample simulates: the waiting tasks and those of the stages of a new
+// job.
 func CountTasks(s *scheduler.State, stages []scheduler.StageSpec) int {
 	tasks := 0
 	for i := range stages {
@@ -155,17 +153,15 @@ func withoutErrors(scheduler.StageID) (stage, task Residual) {
 	return exact, exact
 }
 
-// Expected is when what waits and runs is expected to start and to end. What is not
-// known is left out.
+// Expected is when what waits and runs is expected to start and to end. What is not known is left out.
 type Expected struct {
 	Starts map[scheduler.StageID]scheduler.Time // of the next waiting task
 	Ends   map[scheduler.JobID]scheduler.Time
 }
 
-// Expect simulates the cluster once, with run times as predicted. Of q only
-// UnknownRunTime, NoDeadlineLane, Preempt and Stop are used. The simulation ends after at most
-// limit ends of tasks (0 for no limit); what is after that is left out. It returns
-// errQuote for more than maxTasks waiting tasks, and if Query.Stop says so.
+// Expect simulates the cluster once, with run times as predicted. Of q only UnknownRunTime, NoDeadlineLane, Preempt and
+// Stop are used. The simulation ends after at most limit ends of tasks (0 for no limit); what is after that is left
+// out. It returns errQuote for more than maxTasks waiting tasks, and if Query.Stop says so.
 func (p *Forecaster) Expect(s *scheduler.State, q Query, now scheduler.Time, limit int) (Expected, error) {
 	if err := checkSize(s, nil); err != nil {
 		return Expected{}, err
@@ -196,10 +192,10 @@ const (
 	farDeadline  = 10 * 365 * 24 * time.Hour // one that every job meets which ends
 )
 
-// EarliestDeadline returns an early deadline, after that of the query, which the job meets with probability p in samples in
-// which it has that deadline, and would meet if it were submitted offerMargin later; Never if none is found. The deadline
-// of a job changes when it ends: an infeasible one leaves the lane, and with a late one it waits for others. The result is a
-// multiple of step. Errors are those of Quote, whose cost it has a few times.
+// EarliestDeadline returns an early deadline, after that of the query, which the job meets with probability p in
+// samples in which it has that deadline, and would meet if it were submitted offerMargin later; Never if none is found.
+// The deadline of a job changes when it ends: an infeasible one leaves the lane, and with a late one it waits for
+// others. The result is a multiple of step. Errors are those of Quote, whose cost it has a few times.
 func (f *Forecaster) EarliestDeadline(s *scheduler.State, q Query, now scheduler.Time, p float64, step time.Duration) (scheduler.Time, error) {
 	x := offerSearch{f, s, q, now, p, min(q.Samples, offerSamples), nil}
 	refused := q.Job.Deadline

@@ -54,7 +54,8 @@ func (p *Forecaster) copyReservations() {
 	}
 }
 
-// reserveCaps reserves of the caps above a job what one of its tasks needs, which starts later than those reserved before.
+// reserveCaps reserves of the caps above a job what one of its tasks needs, which starts later than those reserved
+// before.
 func (p *Forecaster) reserveCaps(w *jobState, r reservedTime) {
 	if len(p.subtrees) == 0 {
 		return
@@ -108,17 +109,17 @@ func notBegun(list []reservedTime, now scheduler.Time) []reservedTime {
 	return list
 }
 
-// overlapping returns those of a list of reservations, by start, that begin before a task of a stage which starts now is to
-// end.
+// overlapping returns those of a list of reservations, by start, that begin before a task of a stage which starts now
+// is to end.
 func (p *Forecaster) overlapping(list []reservedTime, w *jobState, g *stageState) []reservedTime {
 	end := p.now.Add(max(1, cmp.Or(w.spec.Bound, g.runTime)))
 	n, _ := slices.BinarySearchFunc(list, end, func(r reservedTime, at scheduler.Time) int { return cmp.Compare(r.start, at) })
 	return list[:n]
 }
 
-// leavesCaps reports whether a task of a stage that starts now and does not give way leaves what is reserved below the caps
-// above it before it is to end. Tasks that give way, or that are to end before all that, count as gone. O(depth of the
-// tenant) if nothing is reserved, O(running tasks x depth) where it depends on those.
+// leavesCaps reports whether a task of a stage that starts now and does not give way leaves what is reserved below the
+// caps above it before it is to end. Tasks that give way, or that are to end before all that, count as gone. O(depth of
+// the tenant) if nothing is reserved, O(running tasks x depth) where it depends on those.
 func (p *Forecaster) leavesCaps(w *jobState, g *stageState) bool {
 	if len(p.capped) == 0 {
 		return true

@@ -99,9 +99,8 @@ var byEnd = heaps.Order[*taskState]{Less: func(a, b *taskState) bool {
 // stopEvery is after how many ends of tasks Query.Stop is called again.
 const stopEvery = 1024
 
-// simulate runs one sample and returns the new job when it has ended. It
-// stops earlier if no event is left or after Query.maxEnds ends. Without a new job it returns
-// nil. It returns errStopped if Query.Stop says so.
+// simulate runs one sample and returns the new job when it has ended. It stops earlier if no event is left or after
+// Query.maxEnds ends. Without a new job it returns nil. It returns errStopped if Query.Stop says so.
 func (p *Forecaster) simulate(s *scheduler.State, q *Query, now scheduler.Time, r *rand.Rand) (*jobState, error) {
 	p.state, p.query, p.now, p.random = s, q, now, r
 	mine := p.copyState()
@@ -123,8 +122,8 @@ func (p *Forecaster) simulate(s *scheduler.State, q *Query, now scheduler.Time, 
 	}
 }
 
-// copyState copies the nodes, the running and the waiting tasks; the new job is last.
-// It returns the new job, nil for none.
+// copyState copies the nodes, the running and the waiting tasks; the new job is last. It returns the new job, nil for
+// none.
 func (p *Forecaster) copyState() *jobState {
 	p.nodes, p.jobs, p.queue, p.suspended, p.seq = p.nodes[:0], p.jobs[:0], p.queue[:0], p.suspended[:0], 0
 	for _, n := range p.state.Nodes() {
@@ -192,7 +191,8 @@ func (p *Forecaster) sortJobs() {
 	}
 }
 
-// dischargeReleasing takes what the attempts of a job that is being stopped, or has failed, are giving up off its tenants.
+// dischargeReleasing takes what the attempts of a job that is being stopped, or has failed, are giving up off its
+// tenants.
 func (p *Forecaster) dischargeReleasing(j *scheduler.Job) {
 	w := jobState{spec: &j.Spec}
 	for _, g := range j.Begun() {
@@ -203,8 +203,8 @@ func (p *Forecaster) dischargeReleasing(j *scheduler.Job) {
 }
 
 // copyJob copies a job. What its attempts are giving up counts as free, as the scheduler counts it that preempts: of an
-// attempt that is being killed the task waits again, and one that is being suspended is suspended. One that a user suspends
-// never resumes, and occupies what it does.
+// attempt that is being killed the task waits again, and one that is being suspended is suspended. One that a user
+// suspends never resumes, and occupies what it does.
 func (p *Forecaster) copyJob(j *scheduler.Job) *jobState {
 	infeasible := j.Spec.Deadline > 0 && j.IsInfeasible()
 	w := p.newJob(&j.Spec, j.IsAccepted() && !infeasible)
@@ -256,8 +256,8 @@ func (p *Forecaster) copyAttempt(w *jobState, of *stageState, g *scheduler.Stage
 	}
 }
 
-// waitsAgain reports whether the task of an attempt that is being killed waits once that has ended: it is not done, and has
-// no other attempt. Of two that are being killed the first counts.
+// waitsAgain reports whether the task of an attempt that is being killed waits once that has ended: it is not done, and
+// has no other attempt. Of two that are being killed the first counts.
 func (p *Forecaster) waitsAgain(g *scheduler.Stage, a *scheduler.Attempt) bool {
 	waits := !a.Speculative && !g.IsDone(a.ID.Index)
 	for other := range p.state.Attempts().Of(g, a.ID.Index) {
@@ -266,15 +266,15 @@ func (p *Forecaster) waitsAgain(g *scheduler.Stage, a *scheduler.Attempt) bool {
 	return waits
 }
 
-// staysSuspended reports whether an attempt is parked for longer than a window of its node: by a user, or by a drain whose
-// end nobody knows. What is parked on a node that is away in a window resumes after that.
+// staysSuspended reports whether an attempt is parked for longer than a window of its node: by a user, or by a drain
+// whose end nobody knows. What is parked on a node that is away in a window resumes after that.
 func (p *Forecaster) staysSuspended(a *scheduler.Attempt) bool {
 	n := &p.nodes[a.Node]
 	return a.Parked && !(n.schedulable && n.AwayWithin(p.now, p.now.Add(1)))
 }
 
-// remaining draws the remaining run time of an attempt: its predicted total run time
-// times a factor that is consistent with what it has run already.
+// remaining draws the remaining run time of an attempt: its predicted total run time times a factor that is consistent
+// with what it has run already.
 func (p *Forecaster) remaining(a *scheduler.Attempt, g *stageState) time.Duration {
 	ran := a.RanFor(p.now)
 	whole := g.runTime
@@ -300,8 +300,7 @@ func (p *Forecaster) newJob(spec *scheduler.JobSpec, deadline bool) *jobState {
 	return w
 }
 
-// newStage returns a stage of a sample; it draws the error that the stage's tasks
-// share.
+// newStage returns a stage of a sample; it draws the error that the stage's tasks share.
 func (p *Forecaster) newStage(g *scheduler.StageSpec, job scheduler.JobID, i int) stageState {
 	stage, task := p.query.Errors(scheduler.StageID{Job: job, Stage: int32(i)})
 	run := cmp.Or(g.Estimate, p.query.UnknownRunTime)
@@ -347,11 +346,10 @@ func (p *Forecaster) release(x *taskState, d scheduler.Resources) {
 	p.charge(x.job, scheduler.Resources{}.Sub(d))
 }
 
-// placeAll places what fits: first deadline jobs in their order, but for infeasible ones, which
-// preempt if they cannot wait; then suspended tasks; then, while something fits, the next task of the
-// tenant with the least share. Jobs without a waiting task are passed over for good,
-// and nothing is looked at while not even the smallest demand fits: with many queued
-// jobs most ends of tasks leave room for one.
+// placeAll places what fits: first deadline jobs in their order, but for infeasible ones, which preempt if they cannot
+// wait; then suspended tasks; then, while something fits, the next task of the tenant with the least share. Jobs
+// without a waiting task are passed over for good, and nothing is looked at while not even the smallest demand fits:
+// with many queued jobs most ends of tasks leave room for one.
 func (p *Forecaster) placeAll() {
 	p.round++
 	p.dropInfeasible()
@@ -393,8 +391,8 @@ func (p *Forecaster) placeAll() {
 	}
 }
 
-// takes reports whether a task of the stage may start on the node now: none does that would not end, by
-// its bound or estimate, before the node leaves. Tasks that are there when it leaves run on in a sample.
+// takes reports whether a task of the stage may start on the node now: none does that would not end, by its bound or
+// estimate, before the node leaves. Tasks that are there when it leaves run on in a sample.
 func (p *Forecaster) takes(n *nodeState, w *jobState, g *stageState) bool {
 	return n.schedulable && (len(n.Spec.Windows) == 0 || !n.AwayWithin(p.now, p.now.Add(max(1, cmp.Or(w.spec.Bound, g.spec.Estimate)))))
 }
@@ -418,8 +416,8 @@ func (w *jobState) hasWaiting() bool {
 	return false
 }
 
-// resumeSuspended resumes suspended tasks whose node, which may be draining, has capacity, in
-// the order of their suspension.
+// resumeSuspended resumes suspended tasks whose node, which may be draining, has capacity, in the order of their
+// suspension.
 func (p *Forecaster) resumeSuspended() {
 	waiting := p.suspended[:0]
 	for _, x := range p.suspended {
@@ -437,8 +435,8 @@ func (p *Forecaster) resumeSuspended() {
 	p.suspended = waiting
 }
 
-// nextStage returns the first stage of a job that may start a task and has not lacked
-// capacity in this round of placeAll, nil for none.
+// nextStage returns the first stage of a job that may start a task and has not lacked capacity in this round of
+// placeAll, nil for none.
 func (w *jobState) nextStage(round int32) *stageState {
 	for i := range w.stages {
 		g := &w.stages[i]
@@ -450,7 +448,8 @@ func (w *jobState) nextStage(round int32) *stageState {
 	return nil
 }
 
-// mayStart reports whether a task of the stage waits, and max_parallel allows it to start: suspended tasks count as running.
+// mayStart reports whether a task of the stage waits, and max_parallel allows it to start: suspended tasks count as
+// running.
 func (g *stageState) mayStart() bool {
 	return g.waiting > 0 && (g.spec.MaxParallel == 0 || g.live < g.spec.MaxParallel)
 }
@@ -459,8 +458,7 @@ func (w *jobState) isOpen(g *stageState) bool {
 	return !slices.ContainsFunc(g.spec.After, func(a int32) bool { return w.stages[a].done < w.stages[a].spec.Tasks })
 }
 
-// placeOne places a task of the job on the first node with capacity. It returns false
-// if the job has no task to place.
+// placeOne places a task of the job on the first node with capacity. It returns false if the job has no task to place.
 func (p *Forecaster) placeOne(w *jobState) bool {
 	g := w.nextStage(p.round)
 	if g == nil {
