@@ -83,9 +83,6 @@ type others struct {
 	seen       scheduler.Stamp // of the State in view, since the last decision
 }
 
-// begin forgets what was known before a decision, which changes what is known of caps as it tries.
-func (o *others) begin() { o.seen = scheduler.Stamp{} }
-
 // refusedByCap reports whether the next task of a stage, or a second attempt at one, may not start on a node: it leaves
 // too little of a cap to a task of another job that is due, or, if it does not give way, to a guarantee to come. A
 // second attempt leaves the caps to tasks of its own job as well, but for those that wait for its stage. O(1) if no cap

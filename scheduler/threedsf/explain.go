@@ -33,14 +33,12 @@ type explainer struct {
 	plannedStarts map[scheduler.StageID]scheduler.Time // cache of nextPlannedStart, empty until it is first called
 }
 
-// begin forgets what was known of the State of an earlier decision.
-func (e *explainer) begin() { clear(e.plannedStarts) }
-
 // explain records a reason for each stage that is left waiting, or for the next part of them; began is the State's
 // stamp at the start of the decision. The other parts are requested at once: nothing else may happen.
 func (e *explainer) explain(began scheduler.Stamp) {
 	e.open.beginShrinkOnly()
 	clear(e.examined)
+	clear(e.plannedStarts)
 	e.lastMisfit = scheduler.MisfitClass{}
 	e.maxExamined = max(minExamined, maxExamined/max(1, len(e.c.s.Nodes())))
 	// At once: to grow the list by and by would copy it several times.

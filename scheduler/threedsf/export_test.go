@@ -12,7 +12,7 @@ func (p *Policy) SetRestoreSteps(n int) { p.planning.restoreSteps = n }
 // PlanSteps returns the work of the last decision for requests, the number of waiting
 // tasks that its plan read, and the different demands that it explained.
 func (p *Policy) PlanSteps() (planned, read, examined int) {
-	return p.planning.steps.planned, p.planning.steps.read, len(p.explainer.examined)
+	return p.planning.planned, p.planning.read, len(p.explainer.examined)
 }
 
 // Restarts returns how often the last decision went through a tenant's jobs from the

@@ -28,9 +28,12 @@ type localSearch struct {
 	slotsLeft int32 // tasks still to be evaluated
 }
 
-// maxScannedTasks is how many waiting tasks of a stage are scanned one by one; beyond them, the tasks on nodes with
-// free capacity are scanned.
-const maxScannedTasks = 512
+// Limits of searches.
+const (
+	maxScannedTasks   = 512 // waiting tasks of a stage scanned one by one; beyond, those on nodes with free capacity are
+	maxEvaluatedTasks = 8   // tasks of a stage that are evaluated; the rest follow their result
+	maxIdlestCompared = 256 // nodes that are compared for a task that goes to another rack
+)
 
 // countSlots returns how many tasks of a stage fit on the nodes that next finds, at most limit.
 func (f *nodeFinder) countSlots(g *scheduler.Stage, limit int32, next func(*scheduler.Stage, scheduler.NodeID) scheduler.NodeID) (n int32) {
@@ -107,12 +110,6 @@ func (f *nodeFinder) idlestLocalNode(g *scheduler.Stage, task int32, except sche
 	}
 	return best
 }
-
-// maxEvaluatedTasks bounds the tasks of a stage that are evaluated; the rest follow their result.
-const maxEvaluatedTasks = 8
-
-// maxIdlestCompared is how many nodes are compared for a task that goes to another rack.
-const maxIdlestCompared = 256
 
 // racks lists the nodes of each rack, built on first use after the nodes of the State changed.
 type racks struct {

@@ -33,13 +33,10 @@ type deadlineLane struct {
 	someInfeasible bool                    // some job that left the lane in this pass or before has ready work
 }
 
-// beginPass starts a pass.
-func (dl *deadlineLane) beginPass() { dl.jobs, dl.someInfeasible = dl.jobs[:0], false }
-
 // build fills jobs with the deadline jobs that have ready work, in lane order, and records jobs whose deadline has
 // become infeasible. O(jobs with a deadline or a project).
 func (dl *deadlineLane) build() {
-	dl.jobs = dl.jobs[:0]
+	dl.jobs, dl.someInfeasible = dl.jobs[:0], false
 	dl.cached.sync()
 	for i := range dl.cached.jobs {
 		if x := &dl.cached.jobs[i]; x.hasDeadline {

@@ -195,7 +195,7 @@ func (b *plan) planRequests() {
 			continue
 		}
 		q, left, done, err := b.planOwner(o, min(b.requestsLeft, reservable)-actions, work)
-		b.steps.planned += work - left
+		b.planned += work - left
 		work = left
 		if err == nil {
 			o.guarantee, o.partial = q, !done

@@ -30,7 +30,7 @@ func (p *planning) readPlan() *plan {
 			b.restoreOwner(o)
 		}
 	}
-	p.steps.read = len(b.tasks)
+	p.read = len(b.tasks)
 	return b
 }
 

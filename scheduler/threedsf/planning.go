@@ -21,7 +21,7 @@ type planning struct {
 	compressBatch int // defaultCompressBatch unless a test sets it
 	planWork      int // defaultPlanWork unless a test sets it
 	restoreSteps  int // defaultRestoreSteps unless a test sets it
-	steps         steps
+	planned, read int // in this decision: units of backfill.Planner.CompleteSome, and waiting tasks that the planner was given
 
 	// Memory that each plan uses again.
 	requests []backfill.Request
@@ -29,12 +29,6 @@ type planning struct {
 	tasks    []int32
 	needs    backfill.NeedBuffer
 	byTask   []*scheduler.Reservation
-}
-
-// steps counts the work of a decision where it is bounded.
-type steps struct {
-	planned int // units of backfill.Planner.CompleteSome
-	read    int // waiting tasks that the planner was given
 }
 
 // A plan is bounded by counted work, never by time, so that a decision depends on the State alone.

@@ -171,12 +171,11 @@ func (p *Policy) runPass() bool {
 func (p *Policy) begin(s *scheduler.State, now scheduler.Time, limit int) {
 	p.seenStamp = s.Stamp()
 	p.cycle.begin(s, now, limit)
-	p.planning.steps, p.tenants.restarts = steps{}, 0
+	p.planning.planned, p.planning.read, p.tenants.restarts = 0, 0, 0
 	p.open.shrinkOnly = false
-	p.others.begin()
+	p.others.seen = scheduler.Stamp{} // the decision changes what is known of caps as it tries
 	p.placed.begin(len(s.Nodes()))
 	p.overdue.begin()
-	p.explainer.begin()
 }
 
 // beginPass starts a pass through all lanes.
@@ -187,7 +186,5 @@ func (p *Policy) beginPass() {
 	p.nodes.begin(len(p.cycle.s.Nodes()))
 	p.guarantees.beginPass()
 	p.waits.begin()
-	p.suspended.beginPass()
-	p.deadlines.beginPass()
 	p.tenants.beginPass()
 }

@@ -14,9 +14,6 @@ type suspendedLane struct {
 	resumeReserved map[scheduler.NodeID]bool // nodes reserved for a suspended task
 }
 
-// beginPass starts a pass.
-func (l *suspendedLane) beginPass() { l.anySuspended = false }
-
 // serve resumes suspended tasks (P3), longest suspended first, where their node has free capacity again.
 func (l *suspendedLane) serve() {
 	attempts := l.c.s.Attempts().Resumable()
@@ -37,6 +34,7 @@ func (l *suspendedLane) serve() {
 // by other suspended tasks, so these may resume despite its reservation.
 func (l *suspendedLane) resumeLongSuspended() {
 	clear(l.resumeReserved)
+	l.anySuspended = false
 	for a := range l.c.s.Attempts().Suspended() {
 		l.anySuspended = true
 		due := a.SuspendedAt.Add(l.c.cfg.MaxSuspended / 2)

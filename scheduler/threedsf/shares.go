@@ -19,7 +19,6 @@ type shares struct {
 	charged    []scheduler.Resources  // each tenant's own usage, as in the tree
 	treeID     []scheduler.TenantID   // by tenant
 	tenantOf   []scheduler.TenantID   // by tree id
-	roots      []scheduler.TenantID
 
 	past     []int64          // each tenant's recent use, as in the tree
 	recent   []taskUse        // ring of the last pastTasks tasks that ended
@@ -113,25 +112,19 @@ func (f *shares) countedResources(r scheduler.Resources) scheduler.Resources {
 }
 
 func (f *shares) build(s *scheduler.State) {
-	f.total = f.countedResources(s.Cluster().Total())
-	f.tree = drf.New(f.total.Min(scheduler.Resources{scheduler.MaxAmount, scheduler.MaxAmount, scheduler.MaxAmount}), f.level)
-	n := len(s.Tenants())
-	f.knownSpecs, f.tenantOf, f.roots = f.knownSpecs[:0], f.tenantOf[:0], f.roots[:0]
-	f.treeID = slices.Grow(f.treeID[:0], n)[:n]
-	f.charged = slices.Grow(f.charged[:0], n)[:n]
-	clear(f.charged)
-	f.past = f.past[:0]
+	n, total := len(s.Tenants()), f.countedResources(s.Cluster().Total())
+	*f = shares{level: f.level, resources: f.resources, total: total, charged: make([]scheduler.Resources, n), treeID: make([]scheduler.TenantID, n)}
+	f.tree = drf.New(total.Min(scheduler.Resources{scheduler.MaxAmount, scheduler.MaxAmount, scheduler.MaxAmount}), f.level)
+	var roots []*scheduler.Tenant
 	for _, t := range s.Tenants() {
 		f.knownSpecs = append(f.knownSpecs, t.Spec)
 		if t.Spec.Parent == scheduler.NoTenant {
-			f.roots = append(f.roots, t.Spec.ID)
+			roots = append(roots, t)
 		}
 	}
-	slices.SortFunc(f.roots, func(a, b scheduler.TenantID) int {
-		return strings.Compare(s.Tenant(a).Spec.Name, s.Tenant(b).Spec.Name)
-	})
-	for _, r := range f.roots {
-		f.add(s, r, scheduler.NoTenant)
+	slices.SortFunc(roots, func(a, b *scheduler.Tenant) int { return strings.Compare(a.Spec.Name, b.Spec.Name) })
+	for _, t := range roots {
+		f.add(s, t.Spec.ID, scheduler.NoTenant)
 	}
 }
 
