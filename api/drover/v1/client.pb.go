@@ -1274,7 +1274,7 @@ type JobSummary struct {
 	DeadlineMs        int64                  `protobuf:"varint,20,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"`
 	Probability       float64                `protobuf:"fixed64,21,opt,name=probability,proto3" json:"probability,omitempty"`                                 // of meeting the deadline, at submission
 	ExpectedStartMs   int64                  `protobuf:"varint,22,opt,name=expected_start_ms,json=expectedStartMs,proto3" json:"expected_start_ms,omitempty"` // of a waiting job; 0: unknown
-	DeadlineState     string                 `protobuf:"bytes,23,opt,name=deadline_state,json=deadlineState,proto3" json:"deadline_state,omitempty"`          // on track, at risk: expected to end later, infeasible, missed, met, ended before
+	DeadlineState     string                 `protobuf:"bytes,23,opt,name=deadline_state,json=deadlineState,proto3" json:"deadline_state,omitempty"`          // on track, at risk (expected to end later), infeasible, missed, met, ended before
 	GuaranteedMs      int64                  `protobuf:"varint,24,opt,name=guaranteed_ms,json=guaranteedMs,proto3" json:"guaranteed_ms,omitempty"`            // latest departure that the scheduler guarantees; of an ended job, its deadline if that was guaranteed, else 0
 	Project           string                 `protobuf:"bytes,25,opt,name=project,proto3" json:"project,omitempty"`
 	Submitter         string                 `protobuf:"bytes,26,opt,name=submitter,proto3" json:"submitter,omitempty"`                                          // name of the certificate that submitted it, or local
