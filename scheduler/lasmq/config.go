@@ -146,26 +146,13 @@ func (c *Config) Service(j *scheduler.Job, now scheduler.Time) float64 {
 	return f.base + f.rate*max(0, now.Sub(f.at)).Seconds()
 }
 
-// RemainingContainers returns the containers of the job's remaining tasks, including running ones (section 3.3); with
-// ready only of the stages that may run now. O(stages).
-func (c *Config) RemainingContainers(j *scheduler.Job, ready bool) float64 {
-	sum := 0.0
-	for _, g := range j.Stages {
-		if !ready || g.Open {
-			sum += c.Containers(g.Spec.Demand) * float64(g.Remaining())
-		}
-	}
-	return sum
-}
-
 // RunningContainers returns the containers of a job's running tasks.
 func (c *Config) RunningContainers(j *scheduler.Job) float64 { return c.measure(j).running.float() }
 
 // microContainers counts containers in millionths: unlike those of floats, its sums do not depend on their order.
 type microContainers int64
 
-// maxMicro bounds the containers of one task, so that sums do not overflow.
-const maxMicro = 1e12
+const maxMicro = 1e12 // bounds the containers of one task, so that sums do not overflow
 
 func micro(containers float64) microContainers {
 	return microContainers(math.Round(min(containers*1e6, maxMicro)))

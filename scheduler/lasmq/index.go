@@ -215,8 +215,7 @@ func (x *Index) Queues(group int) *Queues {
 	return g.queues
 }
 
-// maxUnrecorded is how many jobs eachUnrecorded yields in one call.
-const maxUnrecorded = 1024
+const maxUnrecorded = 1024 // how many jobs eachUnrecorded yields in one call
 
 // eachUnrecorded yields, in order of submission, the jobs of a group whose queue is not as recorded in their policy
 // state, and the queue. It leaves those beyond maxUnrecorded to the next decision, to which the index gives the same
@@ -334,7 +333,14 @@ func (x *Index) updateContended(now scheduler.Time) {
 		contended := !x.OnlyContended || g.ready > 1
 		if contended != g.contended {
 			x.open(group)
-			x.setContended(group, contended)
+			g.contended, x.Queues(group).contended = contended, contended
+			if last := len(x.contended) - 1; contended {
+				g.at = len(x.contended)
+				x.contended = append(x.contended, group)
+			} else {
+				x.contended[g.at], x.groups[x.contended[last]].at = x.contended[last], g.at
+				x.contended = x.contended[:last]
+			}
 		}
 		switch {
 		case contended:
@@ -353,19 +359,6 @@ func (x *Index) updateContended(now scheduler.Time) {
 		}
 	}
 	x.crossed = x.crossed[:0]
-}
-
-func (x *Index) setContended(group int, contended bool) {
-	g := &x.groups[group]
-	g.contended, x.Queues(group).contended = contended, contended
-	if contended {
-		g.at = len(x.contended)
-		x.contended = append(x.contended, group)
-		return
-	}
-	last := x.contended[len(x.contended)-1]
-	x.contended[g.at], x.groups[last].at = last, g.at
-	x.contended = x.contended[:len(x.contended)-1]
 }
 
 func (x *Index) enqueue(e *queuedJob, now scheduler.Time) {
@@ -486,8 +479,7 @@ func (x *Index) setDemotion(e *queuedJob, at scheduler.Time) {
 // byDemotion is the order of jobGroup.demotion.
 var byDemotion = heaps.Order[*queuedJob]{Less: func(a, b *queuedJob) bool { return a.demoteAt < b.demoteAt }, Moved: func(e *queuedJob, i int) { e.heapAt = i }}
 
-// fewDue is the number of jobs up to which takeDue takes one after the other.
-const fewDue = 64
+const fewDue = 64 // the number of jobs up to which takeDue takes one after the other
 
 // takeDue takes out the jobs that are to be demoted by now and returns them, in memory that is used again.
 // O(log jobs) for each of a few; where very many are due at once, O(jobs) for all together.

@@ -34,7 +34,7 @@ func naiveQueues(c *Config, s *scheduler.State, now scheduler.Time, group int, g
 		jobs = append(jobs, j)
 	}
 	slices.SortStableFunc(jobs, func(a, b *scheduler.Job) int {
-		return cmp.Compare(c.RemainingContainers(a, false), c.RemainingContainers(b, false))
+		return cmp.Compare(c.measure(a).remaining, c.measure(b).remaining)
 	})
 	for _, j := range jobs {
 		if groupOf(j) < 0 || onlyContended && ready[groupOf(j)] < 2 {

@@ -126,7 +126,7 @@ func TestLASMQSection32Service(t *testing.T) {
 	if got := plain.Service(j, v.Now); got != 10 {
 		t.Errorf("without stage awareness %v, want 10", got)
 	}
-	if got := aware.RemainingContainers(j, false); got != 10 {
+	if got := aware.measure(j).remaining; got != 10 {
 		t.Errorf("remaining tasks use %v containers, running ones included: want 10", got)
 	}
 }

@@ -32,8 +32,7 @@ type rest struct {
 	until scheduler.Time
 }
 
-// maxChunk is the length at which a chunk of a list is split.
-const maxChunk = 64
+const maxChunk = 64 // the length at which a chunk of a list is split
 
 // jobList is a sorted list of jobs, in chunks, so that an insertion moves at most
 // maxChunk entries. The zero value is an empty list.

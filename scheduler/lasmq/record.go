@@ -10,8 +10,7 @@ import (
 // What a policy keeps of its queues in the State: the queue of each demoted job
 // (QueueState), and the accounts of backlogged queues (DeficitState).
 
-// milliContainers is the precision in which policy states hold containers.
-const milliContainers = 1000
+const milliContainers = 1000 // the precision in which policy states hold containers
 
 // recordedAccount is the account of queue i of a group as the State has it.
 func (x *Index) recordedAccount(group, i int) (account, bool) {

@@ -134,8 +134,13 @@ func (r *rigidPolicy) shareLeastServed(s *scheduler.State, now scheduler.Time) {
 			first, least = i, attained
 		}
 	}
-	all := r.clusterContainers(s)
-	r.shares[first] = min(all, r.cfg.RemainingContainers(r.jobs[first], true))
+	all, use := r.clusterContainers(s), 0.0
+	for _, g := range r.jobs[first].Stages {
+		if g.Open {
+			use += r.cfg.Containers(g.Spec.Demand) * float64(g.Remaining())
+		}
+	}
+	r.shares[first] = min(all, use)
 	for i := range r.shares {
 		if i != first {
 			r.shares[i] = (all - r.shares[first]) / float64(len(r.jobs)-1)
