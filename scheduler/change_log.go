@@ -16,8 +16,7 @@ type ChangeLog struct {
 	readTo uint64 // head at the last call of Position
 }
 
-// minChangeLog is the length of the ring of a small State.
-const minChangeLog = 1024
+const minChangeLog = 1024 // the length of the ring of a small State
 
 // grow enlarges the ring for this number of jobs. Afterwards all readers are too far behind.
 func (l *ChangeLog) grow(jobs int) {

@@ -135,14 +135,12 @@ func (c *checker) violate(r Rule, format string, args ...any) {
 
 // violateBy notes that Apply would refuse the action, with an error.
 func (c *checker) violateBy(err error) {
-	rule := RuleInvalid
-	switch {
-	case errors.Is(err, ErrUnknown):
-		rule = RuleUnknown
-	case errors.Is(err, ErrStale):
-		rule = RuleStale
-	case errors.Is(err, ErrNoCapacity):
-		rule = RuleCapacity
+	rule := RuleUnknown
+	for _, class := range []error{ErrUnknown, ErrStale, ErrNoCapacity} { // in the order of their rules, then RuleInvalid
+		if errors.Is(err, class) {
+			break
+		}
+		rule++
 	}
 	c.violate(rule, "%v", err)
 }

@@ -131,6 +131,13 @@ type Decision struct {
 	Wake Time `json:"wake,omitempty"`
 }
 
+// WakeAt requests the next decision at a time, unless an earlier one is requested; Never requests none.
+func (d *Decision) WakeAt(at Time) {
+	if at < Never && (d.Wake == 0 || at < d.Wake) {
+		d.Wake = at
+	}
+}
+
 // Empty reports whether there is nothing to execute and nothing to store.
 func (d *Decision) Empty() bool { return len(d.Actions) == 0 && len(d.PolicyStates) == 0 }
 

@@ -20,8 +20,7 @@ type demandFloor struct {
 	limited    []*Stage // startable stages with a max_parallel that are not in the floor, at most maxLimited
 }
 
-// maxLimited bounds the stages that are looked at one by one.
-const maxLimited = 64
+const maxLimited = 64 // bounds the stages that are looked at one by one
 
 // floorRecount computes the floor from the startable stages, a few of them in each call.
 type floorRecount struct {
@@ -30,8 +29,7 @@ type floorRecount struct {
 	need   capacityVec // of the stages before it, and of those that became startable since
 }
 
-// recountStep is about how many stages one call recounts.
-const recountStep = 256
+const recountStep = 256 // about how many stages one call recounts
 
 // unsatisfiable is the floor when no stage is startable. It fits on no node.
 var unsatisfiable = capacityVec{math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64}

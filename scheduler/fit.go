@@ -14,7 +14,7 @@ import (
 // therefore costs a class one examination per release on it, regardless of the number of nodes.
 type fitIndex struct {
 	free            []capacityVec
-	inverseCapacity [][NumResources]float64 // 1/capacity of each node, 0 for none: for freeShares
+	inverseCapacity [][NumResources]float64 // 1/capacity of each node, 0 for none: for BestNode
 	gained          []NodeID                // ring of the nodes that gained free capacity
 	gainedCount     uint64                  // number of entries ever added to gained
 	// version is the last node version assigned, versions the last one of each node,
@@ -52,8 +52,7 @@ type equivalenceClass struct {
 // maxEquivalenceClasses bounds the classes. When it is reached all are dropped, which costs time but changes no answer.
 const maxEquivalenceClasses = 4096
 
-// bestNodeCandidates is how many fitting nodes BestNode compares.
-const bestNodeCandidates = 8
+const bestNodeCandidates = 8 // how many fitting nodes BestNode compares
 
 // addNode extends the index by a node. It drops all classes, and enlarges logs shorter than twice the number of nodes.
 func (f *fitIndex) addNode() {
@@ -259,8 +258,7 @@ func (c *Cluster) NextNode(g *Stage, from NodeID) NodeID {
 
 // NextNodeFor is NextNode for any demand and disk space.
 func (c *Cluster) NextNodeFor(d Resources, space int64, from NodeID) NodeID {
-	i := c.classFor(nil, DemandClass{need: needOf(d, space)})
-	return c.nextFit(&c.fit.classes[i], from)
+	return c.NextNodeOfClass(nil, &DemandClass{need: needOf(d, space)}, from)
 }
 
 // NextNodeOfClass is NextNodeFor for a class of demand. j is the job of its Avoidance, nil for none.
@@ -282,7 +280,10 @@ func (c *Cluster) BestNode(g *Stage, excluded []NodeID) (NodeID, int16) {
 		if slices.Contains(excluded, i) {
 			continue
 		}
-		if left := c.fit.freeShares(i); best == NoNode || left < least {
+		// The sum of free shares, before placement: the task reduces it equally on nodes of one size.
+		free, inv := &c.fit.free[i], &c.fit.inverseCapacity[i]
+		left := float64(free[0])*inv[0] + float64(free[1])*inv[1] + float64(free[2])*inv[2]
+		if best == NoNode || left < least {
 			best, least = i, left
 		}
 		k++
@@ -323,13 +324,6 @@ func (n *Node) FreeFraction(demand Resources) float64 {
 		}
 	}
 	return near
-}
-
-// freeShares returns the sum of a node's free shares. BestNode compares it before placement,
-// since the task reduces it equally on nodes of one size.
-func (f *fitIndex) freeShares(i NodeID) float64 {
-	r, inv := &f.free[i], &f.inverseCapacity[i]
-	return float64(r[0])*inv[0] + float64(r[1])*inv[1] + float64(r[2])*inv[2]
 }
 
 // PlaceAction returns the action that starts the next attempt at task i of the stage. It does not apply it.

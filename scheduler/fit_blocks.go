@@ -13,8 +13,7 @@ type fitBlocks struct {
 	stale bitset // blocks that were not exact since all was
 }
 
-// nodesPerBlock is the number of nodes in a block of fitBlocks: those of one word of a bitset.
-const nodesPerBlock = 64
+const nodesPerBlock = 64 // the number of nodes in a block of fitBlocks: those of one word of a bitset
 
 // grow adds blocks for n nodes and makes all of them stale.
 func (b *fitBlocks) grow(n int) {

@@ -4,8 +4,7 @@ import (
 	"time"
 )
 
-// historyTasks is the size of the History; the oldest entries are dropped first.
-const historyTasks = 16384
+const historyTasks = 16384 // the size of the History; the oldest entries are dropped first
 
 // FinishedTask is the record of a task that succeeded. Predictors learn from it.
 type FinishedTask struct {

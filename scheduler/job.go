@@ -190,8 +190,7 @@ func (g *Stage) WaitingSince() (Time, bool) { return g.waitsSince, g.waits }
 // Remaining returns the number of tasks that are neither done nor failed.
 func (g *Stage) Remaining() int32 { return g.Spec.Tasks - g.Done - g.Failed }
 
-// progressUnit scales progress to integers, so that sums do not depend on their order.
-const progressUnit = 1e9
+const progressUnit = 1e9 // scales progress to integers, so that sums do not depend on their order
 
 // Progress returns the number of tasks done plus the completed fractions of the live attempts.
 func (g *Stage) Progress() float64 { return float64(g.Done) + float64(g.progressSum)/progressUnit }

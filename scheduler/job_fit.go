@@ -69,8 +69,7 @@ func (q Queue) findClass(j *Job) MisfitClass {
 	return MisfitClass{}
 }
 
-// plannedNever is Job.plannedUntil if some pending task has no place.
-const plannedNever Time = -1
+const plannedNever Time = -1 // Job.plannedUntil if some pending task has no place
 
 // PlannedUntil returns the time until which there are as many guarantees on nodes for the pending tasks of the job's
 // only ready stage as there are such tasks: the first end of these guarantees. It returns 0 or less if there are

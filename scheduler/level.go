@@ -108,9 +108,9 @@ func (p SuspendSpeed) Suspend(l Level, memory int64) time.Duration {
 	case LevelFrozen:
 		return p.Freeze
 	case LevelSwapped:
-		return p.Freeze + p.Swap + perRate(memory, p.SwapPerS)
+		return p.Freeze + p.Swap + TimeAtRate(memory, p.SwapPerS)
 	case LevelCheckpointed:
-		return p.Freeze + p.Checkpoint + perRate(memory, p.CheckpointPerS)
+		return p.Freeze + p.Checkpoint + TimeAtRate(memory, p.CheckpointPerS)
 	default:
 		return 0
 	}
@@ -122,16 +122,16 @@ func (p SuspendSpeed) Resume(l Level, memory int64) time.Duration {
 	case LevelFrozen:
 		return p.ThawAfterFreeze
 	case LevelSwapped:
-		return p.ThawAfterFreeze + perRate(memory, p.SwapBackPerS)
+		return p.ThawAfterFreeze + TimeAtRate(memory, p.SwapBackPerS)
 	case LevelCheckpointed:
-		return p.Restore + perRate(memory, p.RestorePerS)
+		return p.Restore + TimeAtRate(memory, p.RestorePerS)
 	default:
 		return 0
 	}
 }
 
-// perRate returns the time to process the bytes at perS bytes per second; 0 without a rate.
-func perRate(bytes, perS int64) time.Duration {
+// TimeAtRate returns the time to process some bytes at perS bytes per second, 0 without a rate, at most 2^62 ns.
+func TimeAtRate(bytes, perS int64) time.Duration {
 	if perS <= 0 || bytes <= 0 {
 		return 0
 	}

@@ -68,8 +68,7 @@ func (f *fitIndex) mayFit(class *equivalenceClass, id NodeID) bool {
 	return false
 }
 
-// manyReplicas is from how many replicas on a submission builds the lists, so that no decision has to.
-const manyReplicas = 1 << 18
+const manyReplicas = 1 << 18 // from how many replicas on a submission builds the lists, so that no decision has to
 
 // indexTasksByNode builds the lists, by counting sort unless the stage has fewer replicas than there are nodes.
 func indexTasksByNode(g *Stage) *tasksByNode {

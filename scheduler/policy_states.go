@@ -16,8 +16,7 @@ func (ps PolicyStates) All() []PolicyState {
 	return out
 }
 
-// maxCauses bounds the cause numbers of the ViolatedStates of a project that are looked up.
-const maxCauses = 16
+const maxCauses = 16 // bounds the cause numbers of the ViolatedStates of a project that are looked up
 
 // updateKinds updates the stateKinds of the job or project of a policy state that was added (there) or deleted.
 func (ps PolicyStates) updateKinds(j *Job, k PolicyStateKey, there bool) {

@@ -7,11 +7,9 @@ import "slices"
 // the same node gets it again. Policies ask for it where they choose a node (Stage.FailedOn, Stage.NextFailedOn); Cycle
 // lets tasks of one stage change places where a policy found no other node.
 
-// maxFailedOn is how many nodes a task prefers to leave: the last ones.
-const maxFailedOn = 4
+const maxFailedOn = 4 // how many nodes a task prefers to leave: the last ones
 
-// maxExchangeTasks is how many waiting tasks are examined for one to run in a retry's place.
-const maxExchangeTasks = 64
+const maxExchangeTasks = 64 // how many waiting tasks are examined for one to run in a retry's place
 
 // FailedOn returns the nodes on which task i failed last, the oldest first. The slice belongs to State. O(1).
 func (g *Stage) FailedOn(i int32) []NodeID { return g.pastAttempts[i].FailedOn }

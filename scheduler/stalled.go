@@ -89,9 +89,7 @@ func actionsForMap(s *State, p Policy, d *Decision, g, m *Stage, now Time) []Act
 			return stopsForCaps(s, g, m, r.Awaited)
 		}
 		if refused {
-			if d.Wake == 0 || r.Until < d.Wake {
-				d.Wake = r.Until
-			}
+			d.WakeAt(r.Until)
 			return nil
 		}
 		disk, _ := s.cluster.nodes[id].Fits(m.Spec.Demand, m.Spec.Disk)
@@ -159,8 +157,8 @@ func stalledAttempts(s *State, g *Stage) (attempts []*Attempt) {
 	return attempts
 }
 
-// findStops returns the fewest suspensions of g on one node that free capacity for a task of m there. O(n log n
-// attempts).
+// findStops returns the fewest suspensions of attempts of reduce stage g on one node that free capacity for a task of
+// stage m there. O(attempts log attempts).
 func findStops(s *State, g, m *Stage) []Action {
 	of := map[NodeID][]*Attempt{}
 	var nodes []NodeID // in the order of their newest attempts
@@ -239,28 +237,17 @@ func (a *Attempt) stopFrees(memory bool) bool {
 
 // stop returns the action after which an attempt's capacity on n is free, with its memory if needed, and what it frees.
 func (n *Node) stop(a *Attempt, memory bool) (act Action, frees Resources) {
-	act, frees = a.Act(ActSuspend), a.Occupied.Resources
-	switch act.Level = n.levelToFree(a, memory); act.Level {
-	case LevelRunning: // no level helps: its input is fetched again
-		act.Kind, act.Level = ActKill, 0
-	case LevelFrozen:
-		frees[Memory] = 0
-	}
-	return act, frees
-}
-
-// levelToFree returns the level that an attempt on n is brought to so that its capacity is free,
-// with its memory if that is needed; LevelRunning if there is none.
-func (n *Node) levelToFree(a *Attempt, memory bool) Level {
 	can := func(l Level) bool { return l > a.Level && n.CanReach(a, l) }
+	act, frees = a.Act(ActSuspend), a.Occupied.Resources
 	switch {
 	case !memory && can(LevelFrozen):
-		return LevelFrozen
+		act.Level, frees[Memory] = LevelFrozen, 0
 	case can(LevelSwapped) && a.Occupied.Resources[Memory] <= n.SwapFree:
-		return LevelSwapped
+		act.Level = LevelSwapped
 	case can(LevelCheckpointed):
-		return LevelCheckpointed
-	default:
-		return LevelRunning
+		act.Level = LevelCheckpointed
+	default: // no level helps: its input is fetched again
+		act.Kind = ActKill
 	}
+	return act, frees
 }

@@ -53,8 +53,7 @@ func (l *suspendedList) find(e *suspendedEntry) (int, bool) {
 	return i, i < len(l.entries) && l.entries[i].Compare(e.ResumeOrder) == 0
 }
 
-// minRemoved is how many removed entries a list may always have.
-const minRemoved = 64
+const minRemoved = 64 // how many removed entries a list may always have
 
 // add adds an attempt. O(1) amortised behind all others; O(log entries) for one that left before; else O(entries).
 func (l *suspendedList) add(a *Attempt, slot int32) {

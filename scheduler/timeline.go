@@ -232,8 +232,7 @@ func (t *Timeline) sync(s *State, now Time) {
 	t.flushClaims()
 }
 
-// nodesAtOnce is how many nodes are prefetched at once: what is read of 400 attempts stays in the cache.
-const nodesAtOnce = 16
+const nodesAtOnce = 16 // how many nodes are prefetched at once: what is read of 400 attempts stays in the cache
 
 // prefetch loads what claims on nodes depend on: attempts, their details, stages and jobs. A claim waits for these one
 // after the other; here the cache misses overlap. The result only keeps the compiler from dropping the loads.

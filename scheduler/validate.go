@@ -7,8 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// maxName limits the length of names, in bytes.
-const maxName = 4096
+const maxName = 4096 // limits the length of names, in bytes
 
 // CheckName returns an error for a name that could not be written and read unchanged, which the State refuses.
 func CheckName(name string) error {

@@ -34,8 +34,8 @@ func (r *WaitingRound) Next(q Queue, now Stamp, most int, explain func(*Stage)) 
 		r.at = j.rank
 	}
 	r.Unfinished = r.More || r.began != now
-	if newest := q.newest(); newest != nil && (r.More || newest.rank < from) {
-		newest.explainReady(explain)
+	if all := q.s.order.jobs; len(all) > 0 && (r.More || all[len(all)-1].rank < from) {
+		all[len(all)-1].explainReady(explain)
 	}
 }
 
@@ -48,12 +48,4 @@ func (j *Job) explainReady(explain func(*Stage)) (n int) {
 		}
 	}
 	return n
-}
-
-// newest returns the job that was submitted last, nil if there is none.
-func (q Queue) newest() *Job {
-	if n := len(q.s.order.jobs); n > 0 {
-		return q.s.order.jobs[n-1]
-	}
-	return nil
 }

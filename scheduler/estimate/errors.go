@@ -201,8 +201,7 @@ func removeSamplingNoise(means []float64, of []completedStage, within, weight fl
 	}
 }
 
-// guaranteeQuantile is the probability with which all tasks of a stage end within the bound of a guarantee.
-const guaranteeQuantile = 0.999
+const guaranteeQuantile = 0.999 // the probability with which all tasks of a stage end within the bound of a guarantee
 
 // UpperRunTime returns the run time that none of n tasks with a prediction exceeds with probability guaranteeQuantile, 0
 // if the errors are not known but assumed. A task's error is that of its stage plus its own. If both are normal, n of

@@ -2,8 +2,7 @@ package estimate
 
 import "time"
 
-// maxRecent is the number of ended tasks whose run times are kept.
-const maxRecent = 512
+const maxRecent = 512 // the number of ended tasks whose run times are kept
 
 // recentMean returns the mean run time of the latest ended tasks of all tenants in seconds, 1/mu of the M/M/n model (3DSF
 // 7.1), for tasks of which nothing else is known, and whether enough have ended to trust it. O(maxRecent).

@@ -54,8 +54,7 @@ func (v *remoteReadCost) observe(t *Task, run float64) {
 	v.compared++
 }
 
-// distances is the number of possible distances of a map task from its data: 0 to 3 switches.
-const distances = 4
+const distances = 4 // the number of possible distances of a map task from its data: 0 to 3 switches
 
 // distanceShares returns the shares of recent map tasks at each distance; without map tasks, all are at their data.
 func (v *remoteReadCost) distanceShares() (out [distances]float64) {

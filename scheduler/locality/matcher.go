@@ -24,8 +24,7 @@ const (
 	spareEach = 2
 )
 
-// maxSlots bounds the slots of a node: a task may need nothing.
-const maxSlots = 1 << 24
+const maxSlots = 1 << 24 // bounds the slots of a node: a task may need nothing
 
 // Matcher is the workspace of Match.
 type Matcher struct {

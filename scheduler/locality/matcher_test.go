@@ -263,9 +263,9 @@ func TestTransferTime(t *testing.T) {
 	}{
 		"bandwidth":               {Network{Bandwidth: 50e6}, 100e6, 2 * time.Second},
 		"nothing known":           {Network{}, 1 << 40, 0},
-		"more than time can tell": {Network{Bandwidth: 1}, scheduler.MaxAmount, 1<<63/2 - 1},
+		"more than time can tell": {Network{Bandwidth: 1}, scheduler.MaxAmount, 1 << 62},
 	} {
-		if got := c.net.transfer(c.bytes); got != c.want {
+		if got := scheduler.TimeAtRate(c.bytes, c.net.Bandwidth); got != c.want {
 			t.Errorf("%s: %v, want %v", what, got, c.want)
 		}
 	}

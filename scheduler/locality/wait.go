@@ -1,7 +1,6 @@
 package locality
 
 import (
-	"math"
 	"slices"
 	"time"
 
@@ -15,46 +14,33 @@ type Network struct {
 	Bandwidth int64
 }
 
-// transfer returns the time to move so many bytes (3DSF eq. 3), 0 if the bandwidth is not known.
-func (n *Network) transfer(bytes int64) time.Duration {
-	if n.Bandwidth <= 0 {
-		return 0
-	}
-	seconds := float64(bytes) / float64(n.Bandwidth)
-	if seconds >= math.MaxInt64/2/float64(time.Second) {
-		return math.MaxInt64 / 2
-	}
-	return time.Duration(seconds * float64(time.Second))
-}
-
 // WaitEstimator estimates when nodes will have capacity. The tasks that wait for a node
 // are those recorded in the current cycle, which begins with Reset.
 type WaitEstimator struct {
-	ends         Ends
-	waiting      []scheduler.Resources // by node, total demand of the tasks recorded as waiting for it
-	waitingSpace []int64
-	waitedNodes  []scheduler.NodeID
-	capacity     scheduler.FreeCapacity // scratch
+	ends        Ends
+	waiting     []scheduler.Occupancy // by node, what the tasks recorded as waiting for it need together
+	waitedNodes []scheduler.NodeID
+	capacity    scheduler.FreeCapacity // scratch
 }
 
 // Reset begins a cycle: no task waits.
 func (e *WaitEstimator) Reset(s *scheduler.State) {
 	for _, id := range e.waitedNodes {
-		e.waiting[id], e.waitingSpace[id] = scheduler.Resources{}, 0
+		e.waiting[id] = scheduler.Occupancy{}
 	}
 	e.waitedNodes = e.waitedNodes[:0]
 	if n := len(s.Nodes()); len(e.waiting) < n {
-		e.waiting, e.waitingSpace = make([]scheduler.Resources, n), make([]int64, n)
+		e.waiting = make([]scheduler.Occupancy, n)
 	}
 }
 
 // RecordWaiter records that a task of the stage waits for a node: later tasks get capacity there after it.
 func (e *WaitEstimator) RecordWaiter(g *scheduler.Stage, node scheduler.NodeID) {
-	if e.waiting[node].IsZero() && e.waitingSpace[node] == 0 {
+	all := &e.waiting[node]
+	if *all == (scheduler.Occupancy{}) {
 		e.waitedNodes = append(e.waitedNodes, node)
 	}
-	e.waiting[node] = e.waiting[node].Add(g.Spec.Demand)
-	e.waitingSpace[node] += g.Spec.Disk
+	all.Resources, all.Disk = all.Resources.Add(g.Spec.Demand), all.Disk+g.Spec.Disk
 }
 
 // releaseTime returns the first predicted time before limit at which a task of the stage fits on a node after the tasks
@@ -68,7 +54,7 @@ func (e *WaitEstimator) releaseTime(s *scheduler.State, g *scheduler.Stage, id s
 	list := e.ends.On(s, id)
 	free := &e.capacity
 	free.Load(n)
-	free.Free = n.Free.Sub(e.waiting[id])
+	free.Free = n.Free.Sub(e.waiting[id].Resources)
 	all, last := free.Free, 0
 	for ; last < len(list) && max(list[last].At, now) < limit; last++ {
 		all = all.Add(list[last].Attempt.Occupied.Resources)
@@ -100,7 +86,7 @@ func (e *WaitEstimator) fitsAfterWaiters(g *scheduler.Stage, id scheduler.NodeID
 	if d[scheduler.IO] == 0 && space == 0 {
 		return true
 	}
-	sum := -e.waitingSpace[id]
+	sum := -e.waiting[id].Disk
 	for i := range e.capacity.Disks {
 		sum += e.capacity.Disks[i].FreeSpace
 	}
@@ -130,7 +116,7 @@ func (e *WaitEstimator) WaitOrMove(s *scheduler.State, g *scheduler.Stage, task 
 			most = max(most, b)
 		}
 	}
-	v := WaitDecision{Node: scheduler.NoNode, Release: scheduler.Never, Transfer: net.transfer(most)}
+	v := WaitDecision{Node: scheduler.NoNode, Release: scheduler.Never, Transfer: scheduler.TimeAtRate(most, net.Bandwidth)} // eq. 3
 	limit, failed := now.Add(v.Transfer), g.FailedOn(task)
 	for k, id := range nodes {
 		if (local != nil && local[k] < most) || slices.Contains(failed, id) {

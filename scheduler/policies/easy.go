@@ -16,9 +16,7 @@ var easyInfo = Info{
 	Name:   "easy",
 	Help:   "EASY backfilling: the first job that does not fit gets the earliest start; others overtake it only if they do not delay it",
 	Params: []Param{boundParam},
-	new: func(v paramValues) scheduler.Policy {
-		return newEasy(v)
-	},
+	new:    func(v paramValues) scheduler.Policy { return newEasy(v) },
 }
 
 // easy is EASY (aggressive) backfilling on nodes. Only the head of the queue has a reservation. It is found in each
@@ -137,17 +135,13 @@ func (e *easy) visit(g *scheduler.Stage) {
 	if e.head == nil && len(e.misfits) > 0 && p.s.Cluster().NextNode(g, 0) != scheduler.NoNode {
 		e.reserveMisfits()
 	}
-	if e.head == nil {
-		e.placeInOrder(g)
-	} else if e.placeWithoutDelay(g) {
-		e.reserveStage(g)
-		e.misfits = append(e.misfits, g)
+	if e.head != nil {
+		if e.placeWithoutDelay(g) {
+			e.reserveStage(g)
+			e.misfits = append(e.misfits, g)
+		}
+		return
 	}
-}
-
-// placeInOrder places as many tasks of a stage as it can while there is no head.
-func (e *easy) placeInOrder(g *scheduler.Stage) {
-	p := &e.placer
 	for p.mayPlace(g) {
 		node, disk := p.bestNode(g)
 		if node == scheduler.NoNode {

@@ -13,9 +13,7 @@ var fifoInfo = Info{
 		{Name: "strict", Kind: Bool, Default: "false", Help: "no job overtakes the first one that does not fit"},
 		reserveParam,
 	},
-	new: func(v paramValues) scheduler.Policy {
-		return &fifo{strict: v.bool("strict"), placer: newPlacer(v)}
-	},
+	new: func(v paramValues) scheduler.Policy { return &fifo{strict: v.bool("strict"), placer: newPlacer(v)} },
 }
 
 // fifo places ready tasks in order of (submission, job, stage, task), each on the fullest of the first nodes that fit.

@@ -68,9 +68,7 @@ func (m *multifactor) Decide(s *scheduler.State, now scheduler.Time, limit int) 
 	}
 	d := m.easy.Decide(s, now, limit)
 	d.PolicyStates = m.samples
-	if next > 0 && (d.Wake == 0 || next < d.Wake) {
-		d.Wake = next
-	}
+	d.WakeAt(next)
 	return d
 }
 
@@ -80,9 +78,9 @@ func useKey(t scheduler.TenantID) scheduler.PolicyStateKey {
 
 // sampleUse samples each tenant whose last sample is a calc_period old, whether it uses anything or not: a decision may
 // change what it uses, but not whether a sample is due. What a tenant occupies now counts for one period. It returns
-// when the next sample is due, 0 if nobody uses anything.
+// when the next sample is due, Never if nobody uses anything.
 func (m *multifactor) sampleUse(s *scheduler.State, now scheduler.Time) (next scheduler.Time) {
-	m.samples = m.samples[:0]
+	m.samples, next = m.samples[:0], scheduler.Never
 	for i := range s.Tenants() {
 		id := scheduler.TenantID(i)
 		share := s.Tenant(id).Used.DominantShare(s.Cluster().Total())
@@ -95,8 +93,8 @@ func (m *multifactor) sampleUse(s *scheduler.State, now scheduler.Time) (next sc
 			last = scheduler.PolicyState{PolicyStateKey: useKey(id), Real: use, At: now}
 			m.samples = append(m.samples, last)
 		}
-		if due := last.At.Add(m.calcPeriod); share > 0 && (next == 0 || due < next) {
-			next = due
+		if share > 0 {
+			next = min(next, last.At.Add(m.calcPeriod))
 		}
 	}
 	return next

@@ -34,8 +34,7 @@ type speculativePolicy struct {
 	waitingReasons []scheduler.Waiting
 }
 
-// maxSpeculationRounds bounds how often the policy decides in one cycle. The rest is left to the next cycle.
-const maxSpeculationRounds = 16
+const maxSpeculationRounds = 16 // bounds how often the policy decides in one cycle. The rest is left to the next cycle
 
 // SetReasonsWanted passes the setting on to a policy that implements it.
 func (p *speculativePolicy) SetReasonsWanted(wanted bool) {
@@ -118,12 +117,10 @@ func (p *speculativePolicy) addSecondAttempts(s *scheduler.State, d *scheduler.D
 					p.actions = append(p.actions, act)
 					left--
 				}
-				if retryAt < scheduler.Never && (wake == 0 || retryAt < wake) {
-					wake = retryAt
-				}
+				wake = min(wake, retryAt)
 			}
-			if wake > now && (d.Wake == 0 || wake < d.Wake) {
-				d.Wake = wake
+			if wake > now {
+				d.WakeAt(wake)
 			}
 		}
 	}
@@ -143,11 +140,12 @@ func secondAttempts(s *scheduler.State) int {
 }
 
 // lagging returns the attempts of a stage that have run factor times as long as its done tasks on average, and when the
-// next one will have, 0 for none. A stage that was closed again because its input was lost starts nothing.
+// next one will have, Never for none. A stage that was closed again because its input was lost starts nothing.
 func (p *speculativePolicy) lagging(s *scheduler.State, g *scheduler.Stage, now scheduler.Time) (late []*scheduler.Attempt, wake scheduler.Time) {
 	if !g.Open || g.Spec.Exclusive || g.Running == 0 || g.Done == 0 || g.Done*minDoneDivisor < g.Spec.Tasks {
-		return nil, 0
+		return nil, scheduler.Never
 	}
+	wake = scheduler.Never
 	spent := g.TaskTime(now)
 	for a := range s.Attempts().In(g) {
 		spent -= a.RanFor(now)
@@ -160,8 +158,8 @@ func (p *speculativePolicy) lagging(s *scheduler.State, g *scheduler.Stage, now 
 		ran := a.RanFor(now)
 		if ran >= limit {
 			late = append(late, a)
-		} else if at := now.Add(limit - ran); wake == 0 || at < wake {
-			wake = at
+		} else {
+			wake = min(wake, now.Add(limit-ran))
 		}
 	}
 	return late, wake

@@ -18,8 +18,7 @@ const (
 // Features holds the values of all features in their units. None may be negative.
 type Features [featureCount]float64
 
-// maxSeconds is the largest run time: a hundred years.
-const maxSeconds = 3.2e9
+const maxSeconds = 3.2e9 // the largest run time: a hundred years
 
 // logTransform maps features to the scale that the models use, before standardising:
 // log(1+x) for sizes and times, unchanged for the others.

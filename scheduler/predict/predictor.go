@@ -23,8 +23,7 @@ func DefaultConfig(seed uint64) Config {
 	}
 }
 
-// defaultSeconds is the run time of a task of which nothing is known.
-const defaultSeconds = 60
+const defaultSeconds = 60 // the run time of a task of which nothing is known
 
 // Task is the input of a prediction.
 type Task struct {

@@ -3,8 +3,7 @@ package match
 // None is the node of a task that is not placed.
 const None = int32(-1)
 
-// resources is the number of resources in a weight: CPU, memory, disk I/O.
-const resources = 3
+const resources = 3 // the number of resources in a weight: CPU, memory, disk I/O
 
 // Node is one machine.
 type Node struct {
@@ -38,7 +37,6 @@ type Problem struct {
 	maxWork int
 }
 
-// defaultWork is a limit that only adversarial inputs reach: about two seconds.
-const defaultWork = 1 << 30
+const defaultWork = 1 << 30 // a limit that only adversarial inputs reach: about two seconds
 
 func (p *Problem) tasks() int { return max(0, len(p.Offsets)-1) }
