@@ -7,15 +7,13 @@ import (
 
 // Apply executes an action on the State: a placement takes effect at once, a suspension, migration or kill stays in
 // progress until the node reports it. It returns an error for an invalid (ErrUnknown, ErrInvalid) or stale (ErrStale)
-// action or one that does not fit (ErrNoCapacity), and then changes nothing. Caps and reservations are checked by Check
-// alone. Rollback undoes it inside a try. O(1) plus the tenant's depth; no allocation once the State has reached its
-// size.
+// action or one that does not fit (ErrNoCapacity), and then changes nothing. Check alone checks caps and reservations.
+// Rollback undoes it inside a try. O(1) plus the tenant's depth; no allocation once the State has its size.
 func (s *State) Apply(a *Action, now Time) error { return s.applier().apply(a, now, true) }
 
-// ApplyFact is Apply for an action that was already committed to a log. It does not check free
-// capacity or whether the node is schedulable, so Free may become negative. Nor does it check whether
-// the stage is open (outputs of its maps may have been lost since the decision) or what levels nodes support.
-// A parked attempt goes on by it: a user may resume what no policy may.
+// ApplyFact is Apply for an action that was already committed to a log. It does not check free capacity, which may
+// become negative, whether the node is schedulable and the stage open (outputs of its maps may have been lost since), or
+// what levels nodes support. A parked attempt goes on by it: a user may resume what no policy may.
 func (s *State) ApplyFact(a *Action, now Time) error { return s.applier().apply(a, now, false) }
 
 // applier executes actions on a State.

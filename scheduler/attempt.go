@@ -51,9 +51,8 @@ type Attempt struct {
 	*attemptDetails
 }
 
-// attemptDetails are the fields that all attempts of a stage share until they are suspended,
-// moved or report progress. The shared value is never changed; an attempt for which one of
-// these fields changes gets its own copy (Attempt.ownDetails).
+// attemptDetails are the fields that all attempts of a stage share until they are suspended, moved or report progress.
+// They are never changed: an attempt with another value gets its own copy (Attempt.ownDetails).
 type attemptDetails struct {
 	owned        bool // belongs to one attempt, may be changed
 	Run          int32

@@ -67,10 +67,9 @@ func (l *ChangeLog) Position() uint64 {
 	return l.head
 }
 
-// Since yields the jobs and projects that may have changed since a position returned by Position: their specs, phases,
-// counts, attempts, progress, policy states or reservations, but not input locations. It may yield one twice, and it
-// yields jobs that have ended and changes of tries that were rolled back. It returns false if the log has wrapped: then
-// all may have changed. O(changes).
+// Since yields the jobs and projects of which all but input locations may have changed since a position returned by
+// Position. It may yield one twice, and yields jobs that have ended and changes of tries that were rolled back. It
+// returns false if the log has wrapped: then all may have changed. O(changes).
 func (l *ChangeLog) Since(at uint64, yield func(ChangedOwner)) bool {
 	if at > l.head || l.head-at > uint64(len(l.ring)) {
 		return false

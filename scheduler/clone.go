@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// Clone returns an independent copy of the State that is rebuilt from its facts: it has none of its
-// caches, so that what a policy decides on it cannot depend on them. Immutable parts are shared: the
-// inputs of stages and the lists in specs. O(jobs + attempts + tasks/64 + history).
+// Clone returns an independent copy of the State, rebuilt from its facts without caches: what a policy decides cannot
+// depend on them. Inputs of stages and lists in specs are shared. O(jobs + attempts + tasks/64 + history).
 func (s *State) Clone() *State {
 	c := New()
 	for _, n := range s.cluster.nodes {

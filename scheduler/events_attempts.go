@@ -98,9 +98,8 @@ type AttemptTimes struct {
 	Suspends    int32
 }
 
-// SetTimes records when an attempt ran and was suspended, where the owner of the State knows it better than the times of
-// the events that it has applied, as after it has built the State again. The TaskTime of its stage counts what it ran by these
-// times. O(1); O(suspended attempts) for a suspended one.
+// SetTimes records when an attempt ran and was suspended, where the owner knows it better than the events applied, as
+// for a State built again. TaskTime of its stage counts by these times. O(1); O(suspended attempts) for a suspended one.
 func (e Events) SetTimes(id AttemptID, run int32, t AttemptTimes) error {
 	a, g, slot, err := e.s.applier().findAttempt(id, run)
 	if err != nil {

@@ -157,9 +157,8 @@ func (class *equivalenceClass) avoids(id NodeID) bool {
 	return found
 }
 
-// fullBeforeBlocks is how many nodes without the capacity nextFit examines before it compares whole
-// blocks: the usual search ends earlier, and a block may have to be looked through first. After a whole block of them it
-// compares all candidates of each block at once.
+// fullBeforeBlocks is how many full nodes nextFit examines before it compares whole blocks, since most searches end
+// earlier. After a whole block of them it compares all candidates of each block at once.
 const fullBeforeBlocks = 4
 
 // nextFit returns the lowest node >= from that fits the class, or NoNode.
@@ -310,9 +309,8 @@ func (c *Cluster) NodeLackingLeast(g *Stage, excluded []NodeID) NodeID {
 	return best
 }
 
-// FreeFraction returns how much of a demand is free on the node, by its scarcest resource:
-// min_r free_r/need_r, at most 1; -1 if the demand exceeds the node's capacity. I/O is that of all disks
-// together: whether one of them suffices only IsLargeEnough tells.
+// FreeFraction returns how much of a demand is free on the node: min_r free_r/need_r, at most 1; -1 if it exceeds the
+// node's capacity. I/O is that of all disks together: whether one of them suffices only IsLargeEnough tells.
 func (n *Node) FreeFraction(demand Resources) float64 {
 	near := 1.0
 	for r, need := range demand {

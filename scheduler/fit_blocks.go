@@ -92,9 +92,8 @@ func (n *capacityVec) raise(to *capacityVec) {
 	}
 }
 
-// fitsNowhere reports whether no node fits a task of the stage. False says nothing where the index has
-// a class for its demand, which knows more. Amortised O(1) for a demand that was asked for before, O(nodes) for a new one
-// that the maxima of the blocks do not rule out.
+// fitsNowhere reports whether no node fits a task of the stage. False says nothing where the index has a class for its
+// demand. Amortised O(1); O(nodes) for a new demand that the maxima of the blocks do not rule out.
 func (c *Cluster) fitsNowhere(g *Stage) bool {
 	f := &c.fit
 	if g.eqClassGeneration == f.generation && g.eqClassGeneration != 0 {

@@ -140,9 +140,8 @@ func (g *Stage) Bound() time.Duration {
 	return g.Spec.Bound
 }
 
-// BoundLeft returns how long an attempt is taken to run on at most once it has run for so long: what is left of the
-// Bound. One that has used it up counts as a new request (two-tier 4.6) with all of it. It is 0 if no bound is known.
-// O(1).
+// BoundLeft returns how long an attempt that has run for so long is taken to run on at most: what is left of the Bound.
+// One that has used it up counts as a new request (two-tier 4.6). 0 if no bound is known. O(1).
 func (g *Stage) BoundLeft(ran time.Duration) time.Duration {
 	b := g.Bound()
 	if ran < b {

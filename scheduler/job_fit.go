@@ -19,9 +19,8 @@ func (k MisfitClass) IsZero() bool { return k.generation == 0 }
 // IsOwn reports whether it is the demand of a job itself, so that all jobs of the class fit on the same nodes.
 func (k MisfitClass) IsOwn() bool { return k.class >= 0 && !k.IsZero() }
 
-// MisfitClassOf returns the class of a job: for one with several ready stages or that avoids nodes, and for a demand that
-// was not searched for yet, only a smaller demand that fits nowhere, if one is known. O(1), O(stages) after a stage
-// became ready or ceased to be, or while none is known.
+// MisfitClassOf returns the class of a job; if several stages are ready, it avoids nodes or was not searched for, only a
+// smaller demand that fits nowhere, if known. O(1); O(stages) after a stage changed readiness, or while none is known.
 func (q Queue) MisfitClassOf(j *Job) MisfitClass {
 	c := &q.s.cluster
 	if j.misfit.generation != c.fit.generation || j.misfit.IsZero() || (j.misfit.class < 0 && !q.ClassFitsNowhere(j.misfit)) {

@@ -159,9 +159,8 @@ func (jn Journal) countStep() {
 	}
 }
 
-// Withdraw takes back a placement of the current try, so that its task is pending again; later actions of the try stay.
-// It returns ErrStale unless the attempt is the first at its task and was placed in this try. Rollback undoes it. O(1)
-// plus the tenant's depth and the attempts on the node.
+// Withdraw takes back a placement of the current try; later actions of the try stay. It returns ErrStale unless the
+// attempt is the first at its task and was placed in this try. O(1) plus the tenant's depth and the node's attempts.
 func (jn Journal) Withdraw(act *Action) error {
 	a, _, slot, err := jn.s.applier().findAttempt(act.AttemptID(), act.Run)
 	if err != nil {

@@ -46,8 +46,15 @@ func (c *Cluster) WhyNowhere(g *Stage) (Reason, int32) {
 	}
 	switch {
 	case l.nodes > 0:
-		r, nodes := l.most()
-		return [...]Reason{CPU: ReasonNoCPU, Memory: ReasonNoMemory, IO: ReasonNoIO, DiskSpace: ReasonNoDiskSpace}[r], nodes
+		lack := l.lack
+		lack[IO] += l.noSingleDisk // enough I/O and space, but not on one disk, counts as lacking I/O
+		most := CPU                // ties go to the first of CPU, Memory, IO, DiskSpace
+		for r, n := range lack {
+			if n > lack[most] {
+				most = Resource(r)
+			}
+		}
+		return [...]Reason{CPU: ReasonNoCPU, Memory: ReasonNoMemory, IO: ReasonNoIO, DiskSpace: ReasonNoDiskSpace}[most], lack[most]
 	case c.schedulable > 0:
 		return ReasonMaintenance, 0
 	default:
@@ -105,19 +112,4 @@ func (l *lacking) count(of lackBits, n int32) {
 			l.lack[k] += n * int32(of>>k&1)
 		}
 	}
-}
-
-// most returns the resource that most nodes lack (ties to the first of CPU, Memory, IO, DiskSpace) and their number.
-// Nodes with enough I/O and space, but not on one disk, count as lacking I/O.
-func (l *lacking) most() (Resource, int32) {
-	best, most := CPU, int32(-1)
-	for r, n := range l.lack {
-		if Resource(r) == IO {
-			n += l.noSingleDisk
-		}
-		if n > most {
-			best, most = Resource(r), n
-		}
-	}
-	return best, most
 }

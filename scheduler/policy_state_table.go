@@ -5,9 +5,8 @@ import (
 	"sort"
 )
 
-// policyStateTable stores policy states by key. Those of a tenant alone are stored together: a cycle
-// of 3dsf reads and replaces several deficits of each tenant, and in a map with the states of tens
-// of thousands of jobs each of these is a cache miss or two.
+// policyStateTable stores policy states by key. Those of a tenant alone are together: a cycle of 3dsf replaces several
+// of each tenant, and in a map with those of tens of thousands of jobs each is a cache miss or two.
 type policyStateTable struct {
 	ofTenant [][]PolicyState // states of no job and no project, by key
 	others   map[PolicyStateKey]PolicyState

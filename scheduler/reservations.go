@@ -48,7 +48,9 @@ func (rs Reservations) find(id ReservationID) (int, bool) {
 	if n := len(rs.s.reservations); n > 0 && rs.s.reservations[n-1].ID < id {
 		return n, false
 	}
-	return slices.BinarySearchFunc(rs.s.reservations, id, func(r *Reservation, id ReservationID) int { return cmp.Compare(r.ID, id) })
+	return slices.BinarySearchFunc(rs.s.reservations, id, func(r *Reservation, id ReservationID) int {
+		return cmp.Compare(r.ID, id)
+	})
 }
 
 func byStart(a, b *Reservation) int {

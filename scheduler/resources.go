@@ -102,9 +102,8 @@ func (r Resources) Shares(total Resources) [NumResources]float64 {
 // DominantShare returns the largest share of r in total (DRF; 3DSF section 5 with Lev 1). O(1), no allocation.
 func (r Resources) DominantShare(total Resources) float64 { return r.Share(total, 1) }
 
-// Share returns the lev-th largest share of r in total, lev in 1..3 (3DSF section 5.4, Alg. 1
-// line 5). Any other lev counts as the nearest of them. Equal fractions yield equal floats,
-// since each is one correctly rounded division of exact integers.
+// Share returns the lev-th largest share of r in total, lev in 1..3, else the nearest of them (3DSF 5.4, Alg. 1 line 5).
+// Equal fractions yield equal floats: each is one correctly rounded division of exact integers.
 func (r Resources) Share(total Resources, lev int) float64 {
 	s := r.Shares(total)
 	hi, lo := max(s[0], s[1], s[2]), min(s[0], s[1], s[2])

@@ -2,10 +2,9 @@ package scheduler
 
 import "slices"
 
-// A task whose attempt failed on a node prefers another node for its next attempts: what made it fail may be the node's
-// fault, and a second failure there would teach nothing. It is a preference: if no other node can take the task now,
-// the same node gets it again. Policies ask for it where they choose a node (Stage.FailedOn, Stage.NextFailedOn); Cycle
-// lets tasks of one stage change places where a policy found no other node.
+// A task whose attempt failed on a node prefers another node for its next attempts: the node may have made it fail, and
+// a second failure there would teach nothing. If no other node can take the task now, the same one gets it again.
+// Policies ask where they choose a node (FailedOn, NextFailedOn); Cycle exchanges tasks where a policy found no other.
 
 const maxFailedOn = 4 // how many nodes a task prefers to leave: the last ones
 
@@ -76,9 +75,8 @@ func exchangePlaced(g *Stage, actions []Action, i int) bool {
 	return false
 }
 
-// exchangeWaiting lets a task of the stage that waits and has not failed on the node run in the
-// place of that of placement i, which keeps waiting for another node that is large enough. A task
-// does not wait so once it is the last one of its stage.
+// exchangeWaiting lets a waiting task that has not failed on the node run in the place of that of placement i, which
+// waits on for another node that is large enough, unless it is the last one of its stage.
 func (s *State) exchangeWaiting(g *Stage, actions []Action, i int) {
 	a := &actions[i]
 	other := func(n NodeID) bool { return !slices.Contains(g.FailedOn(a.Task.Index), n) && !s.cluster.Avoids(g, n) }

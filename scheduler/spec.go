@@ -124,9 +124,8 @@ type JobSpec struct {
 	Deadline  Time          `json:"deadline,omitempty"`
 	Bound     time.Duration `json:"bound_ns,omitempty"` // runtime_bound
 	OnMiss    OnMiss        `json:"on_miss,omitempty"`
-	// Accepted: the deadline counts without a guarantee, as by a quote: no policy is to guarantee it, or
-	// one refused to. The job is in the deadline lane until the deadline becomes infeasible. A policy that
-	// is to guarantee a deadline accepts it by AcceptedState: see Job.IsAccepted.
+	// Accepted: the deadline counts without a guarantee, as by a quote, and the job is in the deadline lane until it
+	// becomes infeasible. A policy that is to guarantee it accepts it by AcceptedState: see Job.IsAccepted.
 	Accepted bool          `json:"accepted,omitempty"`
 	Estimate time.Duration `json:"estimate_ns,omitempty"` // predicted run time of the whole job, 0 for unknown
 	Project  ProjectID     `json:"project,omitempty"`
@@ -191,10 +190,9 @@ type StageSpec struct {
 	Inputs *Inputs `json:"inputs,omitempty"`
 }
 
-// Inputs lists what each task of a stage reads and where it is, in flat arrays so that a
-// million tasks with three replicas stay small (44 bytes a task). Task i reads Bytes[i]; its
-// nodes are Nodes[Start[i]:Start[i+1]], best first. Local, if not nil, holds the bytes on each
-// of those nodes (for tasks of several blocks); if nil, all bytes are on each.
+// Inputs lists what each task reads and where it is, in flat arrays: 44 bytes for a task with three replicas. Task i
+// reads Bytes[i]; its nodes are Nodes[Start[i]:Start[i+1]], best first. Local holds the bytes on each of those nodes
+// (for tasks of several blocks); if nil, all are on each.
 type Inputs struct {
 	Bytes []int64  `json:"bytes"`
 	Start []int32  `json:"start"`

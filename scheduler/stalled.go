@@ -5,11 +5,10 @@ import (
 	"slices"
 )
 
-// A reduce stage stalls if outputs of its maps are lost while its tasks run: these wait for maps that are pending
-// again. If they occupy all that the maps could have, of nodes or of a cap, neither could ever go on, and the same holds
-// if the policy leaves what is free to work that waits for what the reduces occupy. Cycle therefore suspends reduces for
-// maps that fit nowhere, and places maps that the policy leaves waiting though they fit, whatever the policy. The reduces
-// resume when the stage is open again.
+// A reduce stage stalls if outputs of its maps are lost while its tasks run: these wait for maps that are pending again.
+// If they occupy all that the maps could have, of nodes or of a cap, or if the policy leaves what is free to work that
+// waits for what the reduces occupy, neither goes on. Cycle therefore suspends reduces for maps that fit nowhere, and
+// places maps that a policy leaves waiting though they fit. The reduces resume when the stage is open.
 
 // stalledStages are the stages that are closed and have live attempts, by id. A stage whose last
 // attempt ended may be in it until it opens or its job ends.
@@ -128,10 +127,9 @@ func (s *State) nodeForMap(m *Stage, task int32, now Time) (first NodeID, due bo
 	return first, due
 }
 
-// reservationAgainst returns the first reservation by start on a node that a task of stage m may not start beside, or
-// nil: for a preemption in progress, a guarantee in force, and one that begins before the task ends unless the task
-// gives way then. This is stricter than Check. Others are plans, which the policy makes anew. O(reservations on the
-// node).
+// reservationAgainst returns the first reservation by start on a node that a task of stage m may not start beside: for a
+// preemption in progress, in force, or that begins before the task ends unless the task gives way then; nil for none.
+// This is stricter than Check. Others are plans, which the policy makes anew. O(reservations on the node).
 func (s *State) reservationAgainst(m *Stage, id NodeID, now Time) *Reservation {
 	n, end := s.cluster.nodes[id], boundedEnd(m, 0, now)
 	for _, r := range n.reserved {

@@ -12,8 +12,7 @@ import (
 // begin to its end, but neither the attempts nor their nodes, of which each would be a cache miss. (40,000 suspended
 // attempts on 100,000 nodes: a fifth of a decision of 3dsf.)
 //
-// An attempt that leaves stays as a removed entry until the list is compacted. So nothing moves when
-// it leaves, nor when a try is rolled back and it returns.
+// An attempt that leaves stays as a removed entry until the list is compacted, so that nothing moves, also in a try.
 type suspendedList struct {
 	entries []suspendedEntry
 	live    int // entries that are not removed

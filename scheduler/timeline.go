@@ -90,9 +90,8 @@ type interval struct {
 	occupied   Occupancy
 }
 
-// Timeline returns the index of what will be free when under the given assumptions, synchronised with the State.
-// O(nodes), plus O(log n) for each change on a node; O(attempts + reservations) if the assumptions differ from those of
-// the last call, nodes or caps changed, or time went back.
+// Timeline returns the index of what will be free when under some assumptions. O(nodes), plus O(log n) for each change
+// on a node; O(attempts + reservations) if assumptions, nodes or caps changed since the last call, or time went back.
 func (s *State) Timeline(a Assumptions, now Time) *Timeline {
 	t := s.timeline
 	if t == nil || t.assumptions != a || now < t.now || t.nodeChanges != s.cluster.changeCount || t.hasOtherCaps(s) {

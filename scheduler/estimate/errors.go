@@ -18,7 +18,7 @@ const (
 // while it runs, its finished tasks are the shortest ones.
 type errorHistory struct {
 	stageErrors [Sources + 1]predict.Ring[completedStage] // by source of the first prediction
-	taskErrors  predict.Ring[float64]                     // log(run time / mean of its stage), scaled to the spread of a large stage
+	taskErrors  predict.Ring[float64]                     // log(run time / stage's mean), scaled to the spread of a large stage
 }
 
 // completedStage compares the tasks of a complete stage with its first prediction.
@@ -220,9 +220,8 @@ func (q ErrorQuantiles) UpperRunTime(prediction time.Duration, n int) time.Durat
 	return time.Duration(math.Ceil(v))
 }
 
-// upper returns the mean, and how far above it the value is that is exceeded with probability
-// p: that of the normal distribution with the known deviation, the latter widened for the
-// fewness of the values, but at least the largest value known.
+// upper returns the mean, and how far above it a value is with probability p: by the normal distribution with the known
+// deviation, widened for the fewness of the values, but at least the largest value known.
 func (q Quantiles) upper(p float64) (mean, above float64) {
 	if len(q) == 0 {
 		return 0, 0

@@ -71,7 +71,8 @@ type Prediction struct {
 const (
 	maxStages = 1 << 14 // stages with a record
 	maxNodes  = 1 << 16
-	ownPrior  = 3 // number of finished tasks as which a prediction without the stage's own tasks counts
+	maxRecent = 512 // ended tasks whose run times are kept
+	ownPrior  = 3   // number of finished tasks as which a prediction without the stage's own tasks counts
 	// minRun is the smallest run time; anything shorter is rounding.
 	minRun = time.Millisecond
 )
@@ -167,9 +168,8 @@ func toDuration(s float64) time.Duration {
 	return max(minRun, time.Duration(min(s, float64(1<<62)/1e9)*1e9))
 }
 
-// RecordFirstPrediction records what was predicted for a stage before any of its tasks
-// finished; errors are measured against it. Without it, the prediction made when the
-// first task finishes is used. A second call for the same stage has no effect.
+// RecordFirstPrediction records the prediction for a stage before any of its tasks finished, against which errors are
+// measured, unless there is one. Without it, that of the time when the first task finishes is used.
 func (b *Estimator) RecordFirstPrediction(id scheduler.StageID, first Prediction) {
 	if b.stages.Get(id) == nil {
 		b.stages.GetOrAdd(id).first = first
@@ -208,4 +208,25 @@ func (b *Estimator) predictorTaskOf(t *Task, run float64, first time.Duration) p
 		slow.Observe(run, first.Seconds()) // which ignores a prediction of 0
 	}
 	return predictorTask(&x)
+}
+
+// recentMean returns the mean run time of the latest ended tasks of all tenants in seconds, 1/mu of the M/M/n model (3DSF
+// 7.1), for tasks of which nothing else is known, and whether enough have ended to trust it. O(maxRecent).
+func (b *Estimator) recentMean() (float64, bool) {
+	if len(b.recent.Values) < minErrors {
+		return 0, false
+	}
+	sum := 0.0
+	for _, s := range b.recent.Values {
+		sum += s
+	}
+	return sum / float64(len(b.recent.Values)), true
+}
+
+// MeanRunTime returns the mean run time of the latest 512 ended tasks of all tenants, and whether enough have ended to
+// trust it. It is the run time to assume for a task with a prediction from source None; ErrorsBySource(None) has the
+// errors of that assumption. O(maxRecent).
+func (b *Estimator) MeanRunTime() (time.Duration, bool) {
+	mean, ok := b.recentMean()
+	return toDuration(mean), ok
 }

@@ -71,9 +71,8 @@ func (v *remoteReadCost) distanceShares() (out [distances]float64) {
 	return out
 }
 
-// Bandwidth returns the bandwidth of one reader of remote data, in bytes per second, as
-// measured by tasks: false until enough remote tasks had local siblings. Remote tasks
-// that are no slower show no limit, so the result is clamped to 1 kB/s .. 10 GB/s.
+// Bandwidth returns the bandwidth of one reader of remote data in bytes per second, 1 kB/s to 10 GB/s (tasks that are no
+// slower show no limit), as measured by tasks: false until enough remote tasks had local siblings.
 func (b *Estimator) Bandwidth() (int64, bool) {
 	v := &b.remoteReads
 	if v.compared < minComparedReads {

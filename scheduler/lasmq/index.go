@@ -12,9 +12,8 @@ import (
 // is a cache that follows the State's log of changes: a job is inspected again when the log names it or when its service
 // exceeds the threshold of its queue, an instant that is known in advance.
 type Index struct {
-	// OnlyContended limits the queues to groups in which two or more jobs have ready
-	// work. Elsewhere the order is trivial: no queue and no deficit is recorded, a
-	// change of a job costs O(1), and the caller serves the job, if any, itself.
+	// OnlyContended limits the queues to groups in which two or more jobs have ready work. Elsewhere no queue and no
+	// deficit is recorded, a change of a job costs O(1), and the caller serves the job, if any, itself.
 	OnlyContended bool
 	// AccountsVersion returns a number that changes whenever an account of a group changes; nil if that is
 	// not known. Accounts are then read in each pass.
@@ -217,9 +216,8 @@ func (x *Index) Queues(group int) *Queues {
 
 const maxUnrecorded = 1024 // how many jobs eachUnrecorded yields in one call
 
-// eachUnrecorded yields, in order of submission, the jobs of a group whose queue is not as recorded in their policy
-// state, and the queue. It leaves those beyond maxUnrecorded to the next decision, to which the index gives the same
-// queues. O(jobs) for them: there may be very many, and only the first are sorted.
+// eachUnrecorded yields, by submission, the jobs of a group whose queue is not as recorded, and the queue: maxUnrecorded
+// now, others with the same queues in the next decisions. O(jobs) for them, as only the first are sorted.
 func (x *Index) eachUnrecorded(group int, yield func(j *scheduler.Job, level int)) {
 	g := &x.groups[group]
 	if !g.contended || len(g.unrecorded) == 0 {

@@ -116,7 +116,8 @@ func (e *WaitEstimator) WaitOrMove(s *scheduler.State, g *scheduler.Stage, task 
 			most = max(most, b)
 		}
 	}
-	v := WaitDecision{Node: scheduler.NoNode, Release: scheduler.Never, Transfer: scheduler.TimeAtRate(most, net.Bandwidth)} // eq. 3
+	v := WaitDecision{Node: scheduler.NoNode, Release: scheduler.Never}
+	v.Transfer = scheduler.TimeAtRate(most, net.Bandwidth) // eq. 3
 	limit, failed := now.Add(v.Transfer), g.FailedOn(task)
 	for k, id := range nodes {
 		if (local != nil && local[k] < most) || slices.Contains(failed, id) {

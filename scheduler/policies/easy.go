@@ -119,7 +119,8 @@ func (e *easy) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 	}
 	e.tried = e.tried[:0]
 	// A stage with a reservation that is now over a cap is not the head any more: others may start.
-	if e.head != nil && len(p.actions) > 0 && slices.ContainsFunc(e.misfits, func(g *scheduler.Stage) bool { return !s.TenantTree().Allows(g) }) {
+	overCap := func(g *scheduler.Stage) bool { return !s.TenantTree().Allows(g) }
+	if e.head != nil && len(p.actions) > 0 && slices.ContainsFunc(e.misfits, overCap) {
 		p.wake = now.Add(1)
 	}
 	return p.finish(e.reason)
@@ -247,7 +248,9 @@ func (e *easy) placeWithoutDelay(g *scheduler.Stage) bool {
 			return false
 		}
 		failed := g.NextFailedOn() // nodes to leave, if another one is possible
-		if e.hasNoRoom(&need, duration) || !(len(failed) > 0 && e.placeTaskExcept(g, &need, duration, failed) || e.placeTaskExcept(g, &need, duration, nil)) {
+		placed := !e.hasNoRoom(&need, duration) &&
+			(len(failed) > 0 && e.placeTaskExcept(g, &need, duration, failed) || e.placeTaskExcept(g, &need, duration, nil))
+		if !placed {
 			e.waiting[g] = p.s.Cluster().NextNode(g, 0) != scheduler.NoNode
 			return true
 		}

@@ -76,9 +76,8 @@ func useKey(t scheduler.TenantID) scheduler.PolicyStateKey {
 	return scheduler.PolicyStateKey{Kind: scheduler.VirtualTimeState, Tenant: t}
 }
 
-// sampleUse samples each tenant whose last sample is a calc_period old, whether it uses anything or not: a decision may
-// change what it uses, but not whether a sample is due. What a tenant occupies now counts for one period. It returns
-// when the next sample is due, Never if nobody uses anything.
+// sampleUse samples each tenant whose last sample is a calc_period old, used or not: a decision may change its use, but
+// not whether a sample is due. The use now counts for one period. It returns when the next is due, Never for no use.
 func (m *multifactor) sampleUse(s *scheduler.State, now scheduler.Time) (next scheduler.Time) {
 	m.samples, next = m.samples[:0], scheduler.Never
 	for i := range s.Tenants() {

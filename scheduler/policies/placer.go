@@ -42,13 +42,17 @@ type placer struct {
 
 func newPlacer(v paramValues) placer { return placer{reserveForMisfits: v.bool("reserve")} }
 
-// begin starts a cycle. It returns true if nothing changed since a cycle that
-// decided nothing; the answer is then idleDecision.
+// begin starts a cycle. It returns true if nothing changed since a cycle that decided nothing: the answer is then
+// idleDecision. Suspended tasks resume before anything new starts: no policy that uses placer suspends, another one did.
 func (p *placer) begin(s *scheduler.State, now scheduler.Time, limit int) bool {
 	if p.beginWithoutResume(s, now, limit) {
 		return true
 	}
-	p.resumeSuspended()
+	for a := range p.s.Attempts().Suspended() {
+		if p.actionsLeft > 0 && p.s.Attempts().CanResume(a) {
+			p.apply(a.Act(scheduler.ActResume))
+		}
+	}
 	return false
 }
 
@@ -64,16 +68,6 @@ func (p *placer) beginWithoutResume(s *scheduler.State, now scheduler.Time, limi
 	p.passes, p.reservedNodes = 0, p.reservedNodes[:0]
 	p.mark = s.Journal().Mark()
 	return false
-}
-
-// resumeSuspended resumes suspended tasks in order of suspension before anything new
-// starts. No policy that uses placer suspends, so another one did.
-func (p *placer) resumeSuspended() {
-	for a := range p.s.Attempts().Suspended() {
-		if p.actionsLeft > 0 && p.s.Attempts().CanResume(a) {
-			p.apply(a.Act(scheduler.ActResume))
-		}
-	}
 }
 
 // nextPass reports whether to go through the jobs: once, and again after each pass that placed something while nodes

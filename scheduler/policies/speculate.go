@@ -10,9 +10,8 @@ import (
 var speculateParam = Param{Name: "speculate", Kind: Float, Default: "0", Min: 0, Max: 1e6,
 	Help: "start a second attempt of a task once it has run this many times as long as its stage's done tasks on average; 0 for never"}
 
-// Bounds of speculation: at least 1/minDoneDivisor of a stage must be done before
-// its tasks are compared, and second attempts are at most 1/maxSpeculativeDivisor of
-// what runs (at least one), so that they do not crowd out first attempts.
+// Bounds of speculation: 1/minDoneDivisor of a stage must be done before its tasks are compared, and at most
+// 1/maxSpeculativeDivisor of what runs (at least one) are second attempts, not to crowd out first ones.
 const (
 	minDoneDivisor        = 2
 	maxSpeculativeDivisor = 10

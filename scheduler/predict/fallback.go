@@ -28,9 +28,8 @@ const (
 // stageHistory is the number of tasks of a stage from which on earlier ones fade, so that its estimates follow its run times.
 const stageHistory = 1024
 
-// stageStats holds running sums of one stage (Welford's algorithm) for the mean and for
-// the regression of seconds on input bytes, and the errors with which both would have
-// predicted each task before it was added. Beyond stageHistory tasks the sums fade.
+// stageStats holds sums of one stage (Welford's algorithm) for the mean and the regression of seconds on input bytes,
+// and the errors of both for each task before it was added. Beyond stageHistory tasks the sums fade.
 type stageStats struct {
 	n             float64 // at most stageHistory
 	meanX, meanY  float64
