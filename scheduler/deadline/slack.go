@@ -104,14 +104,9 @@ func (s *Slack) SortKey(by Order) scheduler.Time {
 	return s.LatestStart()
 }
 
-// LatestStageStart returns the latest time at which the waiting tasks of stage i can begin on n slots, one after
-// another, so that the job is predicted to meet its deadline. It returns Never without waiting tasks, and -Never
-// without slots.
-func (s *Slack) LatestStageStart(i int32, n int32) scheduler.Time {
-	return s.LatestStartOfTasks(i, s.job.Stages[i].Pending, n)
-}
-
-// LatestStartOfTasks is LatestStageStart for the given number of waiting tasks.
+// LatestStartOfTasks returns the latest time at which so many waiting tasks of stage i can begin on n slots, one after
+// another, so that the job is predicted to meet its deadline. It returns Never without waiting tasks, and -Never without
+// slots.
 func (s *Slack) LatestStartOfTasks(i int32, waiting, n int32) scheduler.Time {
 	switch {
 	case waiting <= 0:

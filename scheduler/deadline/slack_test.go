@@ -59,7 +59,7 @@ func TestLatestStarts(t *testing.T) {
 		if got := o.LatestStart().Sub(w.Now); got != c.start {
 			t.Errorf("%s: latest start %v, want %v", what, got, c.start)
 		}
-		if got := o.LatestStageStart(0, c.slots).Sub(w.Now); got != c.stage {
+		if got := o.LatestStartOfTasks(0, w.State.Job(id).Stages[0].Pending, c.slots).Sub(w.Now); got != c.stage {
 			t.Errorf("%s: on %d slots %v, want %v", what, c.slots, got, c.stage)
 		}
 	}

@@ -44,11 +44,6 @@ func capWaitAgainst(s *scheduler.State, waits []capWait, j *scheduler.Job, more 
 	return nil
 }
 
-// awaitedOf returns what due tasks below a tenant wait for.
-func (v *view) awaitedOf(id scheduler.TenantID) scheduler.Resources {
-	return awaitedBelow(v.s, v.capWaits, id)
-}
-
 // awaitedBelow returns what those of some due tasks wait for that are below a tenant.
 func awaitedBelow(s *scheduler.State, waits []capWait, id scheduler.TenantID) (sum scheduler.Resources) {
 	for i := range waits {

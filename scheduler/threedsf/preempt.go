@@ -41,7 +41,8 @@ func (p *preemption) victimsForDue(g *scheduler.Stage, node scheduler.NodeID) (d
 func (p *preemption) capVictimsForDue(g *scheduler.Stage, node scheduler.NodeID) ([]deadline.Victim, bool) {
 	p.preemptor.ForDueReservation = true
 	defer func() { p.preemptor.ForDueReservation = false }()
-	return p.preemptor.FindCapVictims(p.c.s, g, node, p.c.awaitedOf, p.c.now)
+	awaited := func(id scheduler.TenantID) scheduler.Resources { return awaitedBelow(p.c.s, p.c.capWaits, id) }
+	return p.preemptor.FindCapVictims(p.c.s, g, node, awaited, p.c.now)
 }
 
 // apply preempts the plan's victims and reserves the capacity for a task of the stage until end. It returns false if

@@ -155,7 +155,7 @@ func (x *inputWaits) tryWaitForData(g *scheduler.Stage, task int32, lane bool) b
 	until := since.Add(x.c.cfg.MaxLocalityWait)
 	if lane { // at most its slack
 		x.slack.Compute(g.Job)
-		until = min(until, x.slack.LatestStageStart(g.Index, g.Pending))
+		until = min(until, x.slack.LatestStartOfTasks(g.Index, g.Pending, g.Pending))
 	}
 	if until <= x.c.now {
 		return false
