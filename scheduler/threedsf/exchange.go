@@ -31,7 +31,7 @@ type exchanger struct {
 // whether it did.
 func (e *exchanger) tryExchange(g *scheduler.Stage) bool {
 	x := e.placed
-	if e.c.actionsLeft <= minExchangeActions || x.withoutExchange[g] {
+	if e.c.actionsLeft <= minExchangeActions || e.waits.of(g).withoutExchange {
 		return false
 	}
 	looked := 0
@@ -49,7 +49,7 @@ func (e *exchanger) tryExchange(g *scheduler.Stage) bool {
 			}
 		}
 	}
-	x.withoutExchange[g] = true
+	e.waits.edit(g).withoutExchange = true
 	return false
 }
 
@@ -104,7 +104,7 @@ func (e *exchanger) findLocalAlternative(h *scheduler.Stage, task int32, except 
 	if to := e.finder.idlestLocalNode(h, task, except); to != scheduler.NoNode {
 		return task, to
 	}
-	if e.placed.withoutAlternative[h] {
+	if e.waits.of(h).withoutAlternative {
 		return 0, scheduler.NoNode
 	}
 	looked, near := 0, false
@@ -118,7 +118,7 @@ func (e *exchanger) findLocalAlternative(h *scheduler.Stage, task int32, except 
 			return i, to
 		}
 	}
-	e.placed.withoutAlternative[h] = !near // capacity only shrinks, but for what exchanges free
+	e.waits.edit(h).withoutAlternative = !near // capacity only shrinks, but for what exchanges free
 	return 0, scheduler.NoNode
 }
 
@@ -142,11 +142,9 @@ type placedTask struct {
 
 // exchangeIndex lists the tasks with input that a decision placed, by node.
 type exchangeIndex struct {
-	firstOnNode        []int32 // by node: index in tasks, or -1
-	tasks              []placedTask
-	nodes              []scheduler.NodeID        // with an entry in firstOnNode
-	withoutExchange    map[*scheduler.Stage]bool // stages that found no exchange in this pass
-	withoutAlternative map[*scheduler.Stage]bool // stages without any waiting task that has a free node at its input
+	firstOnNode []int32 // by node: index in tasks, or -1
+	tasks       []placedTask
+	nodes       []scheduler.NodeID // with an entry in firstOnNode
 }
 
 // begin clears the index for a new decision.
@@ -158,15 +156,6 @@ func (x *exchangeIndex) begin(nodes int) {
 		x.firstOnNode = append(x.firstOnNode, -1)
 	}
 	x.tasks, x.nodes = x.tasks[:0], x.nodes[:0]
-	if x.withoutExchange == nil {
-		x.withoutExchange, x.withoutAlternative = map[*scheduler.Stage]bool{}, map[*scheduler.Stage]bool{}
-	}
-}
-
-// beginPass forgets who found no exchange.
-func (x *exchangeIndex) beginPass() {
-	clear(x.withoutExchange)
-	clear(x.withoutAlternative)
 }
 
 // addTask adds a task that an action placed on a node.

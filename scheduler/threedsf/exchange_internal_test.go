@@ -185,8 +185,8 @@ func TestExchangeIsFoundWhenOneExists(t *testing.T) {
 		for _, g := range slices.Concat(h.stages, h.stages) {
 			for g.Pending > 0 && len(h.localSpots(g)) == 0 {
 				want := h.exchangeCandidates(g)
-				asked := h.p.placed.withoutExchange[g] || slices.ContainsFunc(want, func(action int32) bool {
-					return h.p.placed.withoutAlternative[h.State.Stage(h.p.cycle.actions[action].Task.StageID())]
+				asked := h.p.waits.of(g).withoutExchange || slices.ContainsFunc(want, func(action int32) bool {
+					return h.p.waits.of(h.State.Stage(h.p.cycle.actions[action].Task.StageID())).withoutAlternative
 				})
 				local, of := h.countLocal()
 				got := h.p.exchanger.tryExchange(g)

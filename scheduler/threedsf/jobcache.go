@@ -18,11 +18,16 @@ type jobCache struct {
 	syncedAt    scheduler.Time
 	index       map[scheduler.JobID]int32
 	jobs        []cachedJob
+	projects    map[scheduler.ProjectID]cachedProject
+	syncs       uint64                // calls of sync
 	dirty       []scheduler.JobID     // scratch
 	recent      [2048]scheduler.JobID // scratch: the last dirty job for each id modulo the length
+}
 
-	touched  map[scheduler.ProjectID]struct{}        // scratch: the projects of which all jobs are dirty
-	statuses map[scheduler.ProjectID]guaranteeStatus // of projects: with which their jobs are cached
+// cachedProject is the status of a project with which its jobs are cached, and the sync that made all of them dirty.
+type cachedProject struct {
+	status  guaranteeStatus
+	touched uint64
 }
 
 // cachedJob is what is known of one job.
@@ -48,7 +53,7 @@ type cachedJob struct {
 func (w *jobCache) sync() {
 	w.dirty = w.dirty[:0]
 	clear(w.recent[:])
-	clear(w.touched)
+	w.syncs++
 	touch := func(x scheduler.ChangedOwner) {
 		switch {
 		case x.ProgressOnly: // nothing here depends on it
@@ -64,8 +69,8 @@ func (w *jobCache) sync() {
 	}
 	if w.state != w.v.s || w.v.now < w.syncedAt || w.nodeChanges != w.v.s.Cluster().ChangeCount() || !w.v.s.ChangeLog().Since(w.workSeen, touch) {
 		w.state, w.nodeChanges = w.v.s, w.v.s.Cluster().ChangeCount()
-		w.index, w.jobs, w.dirty = map[scheduler.JobID]int32{}, w.jobs[:0], w.dirty[:0]
-		clear(w.statuses)
+		w.index, w.projects = map[scheduler.JobID]int32{}, map[scheduler.ProjectID]cachedProject{}
+		w.jobs, w.dirty = w.jobs[:0], w.dirty[:0]
 		for j := range w.v.s.Jobs() {
 			if isCached(j) {
 				w.refresh(j.Spec.ID)
@@ -88,32 +93,26 @@ func (w *jobCache) sync() {
 // touchProject makes all jobs of a project dirty, once a synchronisation. O(jobs of the project).
 func (w *jobCache) touchProject(id scheduler.ProjectID) {
 	pr := w.v.s.Project(id)
+	x := w.projects[id]
 	if pr == nil {
-		delete(w.statuses, id)
-		return
+		delete(w.projects, id)
+	} else if x.touched != w.syncs {
+		x.touched = w.syncs
+		w.projects[id] = x
+		w.dirty = append(w.dirty, pr.Jobs...)
 	}
-	if _, known := w.touched[id]; known {
-		return
-	}
-	if w.touched == nil {
-		w.touched = map[scheduler.ProjectID]struct{}{}
-	}
-	w.touched[id] = struct{}{}
-	w.dirty = append(w.dirty, pr.Jobs...)
 }
 
 // checkProject makes all jobs of a project dirty if its status has changed: whether it requests a guarantee depends on
 // all of them, also on one that came or ended.
 func (w *jobCache) checkProject(id scheduler.ProjectID) {
-	pr := w.v.s.Project(id)
+	pr, x := w.v.s.Project(id), w.projects[id]
 	if pr == nil || !w.v.cfg.Guarantees.Enabled {
 		return
 	}
-	if status := w.v.projectStatus(pr); status != w.statuses[id] {
-		if w.statuses == nil {
-			w.statuses = map[scheduler.ProjectID]guaranteeStatus{}
-		}
-		w.statuses[id] = status
+	if status := w.v.projectStatus(pr); status != x.status {
+		x.status = status
+		w.projects[id] = x
 		w.touchProject(id)
 	}
 }

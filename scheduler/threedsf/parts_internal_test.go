@@ -138,7 +138,10 @@ func TestInputWaitsKeepClocks(t *testing.T) {
 			t.Errorf("%v later: delayed %v, want %v", late, got, want)
 		}
 	}
-	x.begin()
+	x.edit(g).withoutExchange, x.edit(g).withoutAlternative = true, true
+	if x.begin(); x.of(g).withoutExchange || x.of(g).withoutAlternative {
+		t.Error("a new pass remembers who found no exchange")
+	}
 	x.recordLocal(g)
 	x.recordLocal(g)
 	if len(x.localStages) != 1 || x.waitingSince(g) != c.now {
@@ -178,10 +181,6 @@ func TestExchangeIndexFollowsActions(t *testing.T) {
 		if x.tasks[task].action != want {
 			t.Errorf("task %d was placed by action %d, want %d", task, x.tasks[task].action, want)
 		}
-	}
-	x.withoutExchange[g], x.withoutAlternative[g] = true, true
-	if x.beginPass(); len(x.withoutExchange)+len(x.withoutAlternative) != 0 {
-		t.Error("a new pass remembers who found no exchange")
 	}
 	if x.begin(4); len(on(2))+len(on(0))+len(on(3))+len(x.tasks) != 0 {
 		t.Error("a new decision remembers tasks of the last one")

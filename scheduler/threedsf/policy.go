@@ -182,7 +182,6 @@ func (p *Policy) begin(s *scheduler.State, now scheduler.Time, limit int) {
 func (p *Policy) beginPass() {
 	p.cycle.beginPass()
 	p.open.shrinkOnly = false
-	p.placed.beginPass()
 	p.nodes.begin(len(p.cycle.s.Nodes()))
 	p.guarantees.beginPass()
 	p.waits.begin()

@@ -24,13 +24,17 @@ type inputWaits struct {
 
 // stageWait is what a pass knows of a stage. It is in a slice: every pass asks it of every stage with input.
 type stageWait struct {
-	pass             uint64           // in which the rest is valid
-	waits            bool             // for the nodes of its input, as the next four say
-	allWaiting       bool             // every task evaluated in this pass waits
-	withoutLocalNode bool             // delayed: it has no free node at its input
-	placedLocally    bool             // it is in localStages
-	node             scheduler.NodeID // of its input
-	since, until     scheduler.Time
+	pass             uint64 // in which the rest is valid
+	waits            bool   // for a node of its input
+	allWaiting       bool   // every task evaluated in this pass waits
+	withoutLocalNode bool   // delayed: it has no free node at its input
+	placedLocally    bool   // it is in localStages
+
+	withoutExchange    bool // it found no exchange
+	withoutAlternative bool // none of its waiting tasks has a free node at its input
+
+	node         scheduler.NodeID // of its input
+	since, until scheduler.Time
 }
 
 // begin starts a pass.
