@@ -78,11 +78,13 @@ type others struct {
 	seen       scheduler.Stamp // of the State in view, since the last decision
 }
 
-// refusedByCap reports whether the next task of a stage, or a second attempt at one, may not start on a node: it leaves
-// too little of a cap to a task of another job that is due, or, if it does not give way, to a guarantee to come. A
-// second attempt leaves the caps to tasks of its own job as well, but for those that wait for its stage. O(1) if no cap
-// is above the tenant or there is no guarantee; else O(due tasks x depth²), and once for a State O(nodes + guarantees).
-func (o *others) refusedByCap(s *scheduler.State, g *scheduler.Stage, node scheduler.NodeID, second bool, now scheduler.Time) (r scheduler.CapRefusal, refused bool) {
+// RefusedByCap implements scheduler.RefusedByCap. It reports whether the next task of a stage, or a second attempt at
+// one, may not start on a node: it leaves too little of a cap to a task of another job that is due, or, if it does not
+// give way, to a guarantee to come. A second attempt leaves the caps to tasks of its own job as well, but for those
+// that wait for its stage. O(1) if no cap is above the tenant or there is no guarantee; else O(due tasks x depth²), and
+// once for a State O(nodes + guarantees).
+func (p *Policy) RefusedByCap(s *scheduler.State, g *scheduler.Stage, node scheduler.NodeID, second bool, now scheduler.Time) (r scheduler.CapRefusal, refused bool) {
+	o := &p.others
 	if o.view.s = s; len(s.Reservations().Guarantees()) == 0 || !o.view.isBelowCap(g.Job.Spec.Tenant) {
 		return r, false
 	}

@@ -132,11 +132,6 @@ func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, limit int) sched
 	return p.cycle.decision(now)
 }
 
-// RefusedByCap implements scheduler.RefusedByCap. O(1) if no tenant has a cap or there is no guarantee.
-func (p *Policy) RefusedByCap(s *scheduler.State, g *scheduler.Stage, node scheduler.NodeID, second bool, now scheduler.Time) (scheduler.CapRefusal, bool) {
-	return p.others.refusedByCap(s, g, node, second, now)
-}
-
 // maxPasses bounds the passes of one decision; two or three are usual.
 const maxPasses = 64
 

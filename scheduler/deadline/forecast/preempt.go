@@ -186,7 +186,7 @@ func (p *Forecaster) suspendForCaps(w *jobState, more scheduler.Resources) {
 	if len(p.subtrees) == 0 {
 		return
 	}
-	for t := p.tenantOf(w); t != nil; t = p.state.Tenant(t.Spec.Parent) {
+	for t := w.tenant; t != nil; t = p.state.Tenant(t.Spec.Parent) {
 		for {
 			r, ok := t.Spec.Caps.Total.Allows(p.subtrees[t.Spec.ID].Add(more))
 			if ok {

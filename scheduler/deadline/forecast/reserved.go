@@ -63,7 +63,7 @@ func (p *Forecaster) reserveCaps(w *jobState, r reservedTime) {
 	for len(p.capped) < len(p.tenants) {
 		p.capped = append(p.capped, nil)
 	}
-	for t := p.tenantOf(w); t != nil; t = p.state.Tenant(t.Spec.Parent) {
+	for t := w.tenant; t != nil; t = p.state.Tenant(t.Spec.Parent) {
 		if id := t.Spec.ID; t.Spec.Caps.Total != (scheduler.Limit{}) {
 			p.capped[id] = append(p.capped[id], r)
 		}
@@ -124,7 +124,7 @@ func (p *Forecaster) leavesCaps(w *jobState, g *stageState) bool {
 	if len(p.capped) == 0 {
 		return true
 	}
-	for t := p.tenantOf(w); t != nil; t = p.state.Tenant(t.Spec.Parent) {
+	for t := w.tenant; t != nil; t = p.state.Tenant(t.Spec.Parent) {
 		reserved := p.overlapping(p.capped[t.Spec.ID], w, g)
 		if len(reserved) == 0 {
 			continue
@@ -166,20 +166,18 @@ func (p *Forecaster) charge(w *jobState, d scheduler.Resources) {
 		return
 	}
 	w.used = w.used.Add(d)
-	for t := p.tenantOf(w); t != nil; t = p.state.Tenant(t.Spec.Parent) {
+	for t := w.tenant; t != nil; t = p.state.Tenant(t.Spec.Parent) {
 		p.subtrees[t.Spec.ID] = p.subtrees[t.Spec.ID].Add(d)
 	}
 }
-
-func (p *Forecaster) tenantOf(w *jobState) *scheduler.Tenant { return p.state.Tenant(w.spec.Tenant) }
 
 // withinCaps is TenantTree.WithinCaps in the sample. O(depth of the tenant); O(1) if no tenant has a cap.
 func (p *Forecaster) withinCaps(w *jobState, task, more scheduler.Resources) bool {
 	if len(p.subtrees) == 0 {
 		return true
 	}
-	_, ok := p.tenantOf(w).Spec.Caps.Task.Allows(task)
-	for t := p.tenantOf(w); ok && t != nil; t = p.state.Tenant(t.Spec.Parent) {
+	_, ok := w.tenant.Spec.Caps.Task.Allows(task)
+	for t := w.tenant; ok && t != nil; t = p.state.Tenant(t.Spec.Parent) {
 		_, ofJob := t.Spec.Caps.Job.Allows(w.used.Add(more))
 		_, total := t.Spec.Caps.Total.Allows(p.subtrees[t.Spec.ID].Add(more))
 		ok = ofJob && total

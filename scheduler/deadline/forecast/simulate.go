@@ -54,6 +54,7 @@ const (
 // jobState is a job in a sample.
 type jobState struct {
 	spec      *scheduler.JobSpec
+	tenant    *scheduler.Tenant
 	lane      uint8 // in which it is served
 	key       scheduler.Time
 	stages    []stageState
@@ -194,7 +195,7 @@ func (p *Forecaster) sortJobs() {
 // dischargeReleasing takes what the attempts of a job that is being stopped, or has failed, are giving up off its
 // tenants.
 func (p *Forecaster) dischargeReleasing(j *scheduler.Job) {
-	w := jobState{spec: &j.Spec}
+	w := jobState{spec: &j.Spec, tenant: p.state.Tenant(j.Spec.Tenant)}
 	for _, g := range j.Begun() {
 		for a := range p.state.Attempts().In(g) {
 			p.charge(&w, scheduler.Resources{}.Sub(a.PendingRelease()))
@@ -232,7 +233,7 @@ func (p *Forecaster) copyAttempt(w *jobState, of *stageState, g *scheduler.Stage
 	running := a.Level == scheduler.LevelRunning && a.Phase != scheduler.AttemptKilling && a.Phase != scheduler.AttemptSuspending
 	if a.Phase == scheduler.AttemptKilling {
 		of.live--
-		if p.waitsAgain(g, a) {
+		if waitsAgain(p.state, g, a) {
 			of.waiting++
 		} else {
 			w.tasksLeft--
@@ -258,9 +259,9 @@ func (p *Forecaster) copyAttempt(w *jobState, of *stageState, g *scheduler.Stage
 
 // waitsAgain reports whether the task of an attempt that is being killed waits once that has ended: it is not done, and
 // has no other attempt. Of two that are being killed the first counts.
-func (p *Forecaster) waitsAgain(g *scheduler.Stage, a *scheduler.Attempt) bool {
+func waitsAgain(s *scheduler.State, g *scheduler.Stage, a *scheduler.Attempt) bool {
 	waits := !a.Speculative && !g.IsDone(a.ID.Index)
-	for other := range p.state.Attempts().Of(g, a.ID.Index) {
+	for other := range s.Attempts().Of(g, a.ID.Index) {
 		waits = waits && other.Phase == scheduler.AttemptKilling
 	}
 	return waits
@@ -290,7 +291,7 @@ func (p *Forecaster) remaining(a *scheduler.Attempt, g *stageState) time.Duratio
 }
 
 func (p *Forecaster) newJob(spec *scheduler.JobSpec, deadline bool) *jobState {
-	w := &jobState{spec: spec, lane: laneLow, started: scheduler.Never, ended: scheduler.Never}
+	w := &jobState{spec: spec, tenant: p.state.Tenant(spec.Tenant), lane: laneLow, started: scheduler.Never, ended: scheduler.Never}
 	switch {
 	case deadline && !p.query.NoDeadlineLane:
 		w.lane = laneDeadline
