@@ -134,8 +134,7 @@ func (p *Preemptor) isUsable(s *scheduler.State, n *scheduler.Node, g *scheduler
 	return n.Schedulable() && g.Spec.Demand.Fits(n.Spec.Capacity) && !s.Cluster().Avoids(g, n.Spec.ID) && p.MayStart(n, g)
 }
 
-// fitsAfter reports whether a task fits, beside the reserved capacity, once an attempt has ended. Only r's memory is
-// used.
+// fitsAfter reports whether a task fits, beside the reserved capacity, once an attempt has ended. r is scratch.
 func (r *freeCapacity) fitsAfter(n *scheduler.Node, g *scheduler.StageSpec, reserved scheduler.Resources, space int64, a *scheduler.Attempt) bool {
 	if !g.Demand.Add(reserved).Fits(n.Free.Add(a.Occupied.Resources)) {
 		return false
@@ -238,8 +237,7 @@ func (x *PreemptionPlan) doesLessHarm(y *PreemptionPlan) bool {
 		cmp.Compare(len(a), len(b)), cmp.Compare(b[0].Attempt.Placed, a[0].Attempt.Placed)) < 0
 }
 
-// collectVictims stores in current the victims on one node that free capacity for a task, and reports whether they
-// suffice.
+// collectVictims stores in current the victims on one node to preempt for a task, and reports whether they suffice.
 func (p *Preemptor) collectVictims(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node) bool {
 	p.current = p.current[:0]
 	reserved, space := p.Reserved(n)

@@ -105,8 +105,8 @@ func (s *Slack) SortKey(by Order) scheduler.Time {
 }
 
 // LatestStartOfTasks returns the latest time at which so many waiting tasks of stage i can begin on n slots, one after
-// another, so that the job is predicted to meet its deadline. It returns Never without waiting tasks, and -Never without
-// slots.
+// another, so that the job is predicted to meet its deadline. It returns Never without waiting tasks, and -Never
+// without slots.
 func (s *Slack) LatestStartOfTasks(i int32, waiting, n int32) scheduler.Time {
 	switch {
 	case waiting <= 0:

@@ -78,8 +78,7 @@ func (x assumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, nonPr
 	}
 }
 
-// inLane reports whether a job is in the deadline lane (P2): its deadline was accepted, or all deadlines count, and it
-// is still feasible.
+// inLane reports whether a job is in the deadline lane (P2): its deadline was accepted, or all count, and is feasible.
 func (x assumptions) inLane(s *scheduler.State, j *scheduler.Job) bool {
 	return x.deadlines && j.Spec.Deadline > 0 && (x.allDeadlines || j.IsAccepted()) && !j.IsInfeasible()
 }

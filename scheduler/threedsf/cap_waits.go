@@ -6,15 +6,13 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// capWait is a due task for which capacity is being freed: nobody else may take what the caps of its tenants allow
-// then.
+// capWait is a due task for which capacity is being freed: nobody else may take what its caps allow then.
 type capWait struct {
 	stage       *scheduler.Stage
 	reservation *scheduler.Reservation // that is due
 }
 
-// allows reports whether caps let one more task of a stage start, beside the due tasks that wait for them. O(depth of
-// the tenant).
+// allows reports whether caps let one more task of a stage start, beside due tasks that wait for them. O(depth).
 func (v *view) allows(g *scheduler.Stage) bool {
 	return v.withinCaps(g.Job, g.Spec.Demand, g.Spec.Demand)
 }

@@ -45,8 +45,7 @@ func (b *plan) recordGuarantee(o *owner, kind scheduler.PolicyStateKind, value i
 	b.c.recordState(scheduler.PolicyState{PolicyStateKey: backfill.StateKey(kind, o.id), Value: value, At: at})
 }
 
-// reserveOwner makes the State's reservations of one owner those of the plan. It returns false if the cycle has no
-// actions left.
+// reserveOwner makes the State's reservations of one owner those of the plan. It returns false if no actions are left.
 func (b *plan) reserveOwner(o *owner) bool {
 	all, violated := true, b.c.s.Reservations().IsViolated(o.jobs[0])
 	b.planner.ScanOf(o.id, func(x *backfill.PlannedTask) {

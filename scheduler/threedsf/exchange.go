@@ -98,8 +98,7 @@ func holdsMostInput(g *scheduler.Stage, task int32, node scheduler.NodeID) bool 
 	return k >= 0 && (local == nil || local[k] == slices.Max(local))
 }
 
-// findLocalAlternative returns a task of a stage, the placed one or a waiting one, with a free node at its input other
-// than one.
+// findLocalAlternative returns a task of a stage, the placed one or a waiting one, with another free node at its input.
 func (e *exchanger) findLocalAlternative(h *scheduler.Stage, task int32, except scheduler.NodeID) (int32, scheduler.NodeID) {
 	if to := e.finder.idlestLocalNode(h, task, except); to != scheduler.NoNode {
 		return task, to

@@ -23,8 +23,7 @@ type reservedLane struct {
 	ends  []nodeEnd        // by node
 }
 
-// nodeEnd is when the next attempt on a node should have ended by its bound, Never for none, while the node has this
-// version.
+// nodeEnd is when the next attempt on a node should have ended by its bound, Never for none, at this version.
 type nodeEnd struct {
 	version uint64
 	at      scheduler.Time
@@ -167,8 +166,7 @@ func (l *reservedLane) dueOn(g *scheduler.Stage, node scheduler.NodeID) (first, 
 	return first, n
 }
 
-// servePreempted places the due tasks whose preemption reservation has its capacity, and drops reservations without a
-// purpose.
+// servePreempted places the due tasks whose preemption reservation has its capacity, and drops useless ones.
 func (l *reservedLane) servePreempted() {
 	l.reservations.refresh()
 	l.freed = l.freed[:0]

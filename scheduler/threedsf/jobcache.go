@@ -48,8 +48,7 @@ type cachedJob struct {
 	admitsOwnTasks bool  // a guarantee of its own, for a later stage, may not exclude all its tasks
 }
 
-// sync synchronises the cache with the State. O(changes), and O(jobs) if nodes changed or the log of changes has
-// wrapped.
+// sync synchronises the cache with the State. O(changes), O(jobs) if nodes changed or the log has wrapped.
 func (w *jobCache) sync() {
 	w.dirty = w.dirty[:0]
 	clear(w.recent[:])
@@ -180,8 +179,7 @@ func (w *jobCache) inspect(j *scheduler.Job) cachedJob {
 	return x
 }
 
-// inspectReservations computes what depends on a job's planned reservations, and returns how many are for waiting
-// tasks.
+// inspectReservations computes what depends on a job's planned reservations, and counts those for waiting tasks.
 func (w *jobCache) inspectReservations(x *cachedJob) (placed int32) {
 	for _, r := range x.job.Reservations() {
 		if !isPlanned(r) {
@@ -234,8 +232,7 @@ func (w *jobCache) overrunTime(j *scheduler.Job) scheduler.Time {
 	return first
 }
 
-// retryDeadline returns from when on a waiting task of a job without a place cannot end in time any more, Never without
-// bounds.
+// retryDeadline returns from when on a waiting task of a job without a place cannot end in time, Never without bounds.
 func (w *jobCache) retryDeadline(j *scheduler.Job) scheduler.Time {
 	at, end := scheduler.Never, j.Spec.Deadline
 	if j.Spec.Project != 0 {

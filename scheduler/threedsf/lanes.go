@@ -95,8 +95,7 @@ func (dl *deadlineLane) serve() {
 	}
 }
 
-// placeStage places as many tasks of a lane stage as fit: tasks with much input by matching, others unless they wait
-// for their input.
+// placeStage places as many tasks of a lane stage as fit: those with much input by matching, others unless they wait.
 func (dl *deadlineLane) placeStage(g *scheduler.Stage) {
 	near := localSearch{stage: g}
 	for dl.c.actionsLeft > 0 && g.Ready() && dl.placer.isPlaceable(g) {

@@ -55,8 +55,8 @@ func (o *openNodes) respectsReservations(n *scheduler.Node, g *scheduler.Stage, 
 		(o.guaranteeCount == 0 || o.guarantees.honoursGuarantees(n, g, d, space, disk, a)))
 }
 
-// mayResume is respectsReservations for what a suspended attempt needs more on its node, which may be draining. One that can
-// be preempted again takes nothing of guarantees: they were made with its memory in mind.
+// mayResume is respectsReservations for what a suspended attempt needs more on its node, which may be draining. One
+// that can be preempted again takes nothing of guarantees: they were made with its memory in mind.
 func (o *openNodes) mayResume(n *scheduler.Node, g *scheduler.Stage, a *scheduler.Attempt) bool {
 	more, space := a.Demand.Sub(a.Occupied.Resources).Max(scheduler.Resources{}), max(a.DiskSpace-a.Occupied.Disk, 0)
 	if n.CanPreempt(g.Job) {
@@ -72,8 +72,7 @@ func (o *openNodes) mayReserveToResume(a *scheduler.Attempt, g *scheduler.Stage)
 		o.guarantees.leavesCaps(g, a))
 }
 
-// fitsBesideReserved reports whether d of a stage fits beside what is reserved on the node for others, but for
-// guarantees.
+// fitsBesideReserved reports whether d of a stage fits beside what is reserved there for others, but for guarantees.
 func (o *openNodes) fitsBesideReserved(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16, a *scheduler.Attempt) bool {
 	if o.nodes.stageOn[n.Spec.ID] != nil && !o.nodes.leavesCapacity(n, g, d, space, disk, a) {
 		return false

@@ -279,8 +279,7 @@ func (b *plan) hasUnknownEnd(o *owner) bool {
 	return false
 }
 
-// completeGuarantee adds what the planner does not know of an owner to its guarantee: what runs already, and what is
-// due.
+// completeGuarantee adds what the planner does not know of an owner to its guarantee: what runs and what is due.
 func (b *plan) completeGuarantee(o *owner, q backfill.Guarantee) (backfill.Guarantee, error) {
 	for _, j := range o.jobs {
 		for _, r := range j.Reservations() {

@@ -29,8 +29,7 @@ func (x *preemptReservations) refresh() {
 // areLeft reports whether the State takes one more reservation.
 func (x *preemptReservations) areLeft() bool { return x.c.s.Reservations().Left() > 0 }
 
-// reserve reserves capacity on a node until end, for one task of the stage or, with task -1, for any. The caller has
-// asked areLeft.
+// reserve reserves capacity on a node until end, for a task of the stage, -1 for any. The caller has asked areLeft.
 func (x *preemptReservations) reserve(g *scheduler.Stage, task int32, node scheduler.NodeID, d scheduler.Resources, space int64, end scheduler.Time) {
 	x.c.apply(scheduler.Action{Kind: scheduler.ActReserve, Reservation: scheduler.Reservation{ID: x.c.s.Reservations().NextID(), Kind: scheduler.ReservePreempt,
 		Job: g.Job.Spec.ID, Stage: g.Index, Task: task, Node: node, Demand: d, Disk: space, Start: x.c.now, End: end}})

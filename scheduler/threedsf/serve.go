@@ -41,9 +41,9 @@ func (o *tenantOrder) serveTenants() {
 	}
 }
 
-// serveStage places tasks of the next tenant's stage. If it has no free node at its input, it is delayed while others remain
-// to be served, since a slot is better used by a task with input there; MaxLocalityYield bounds the delay. Afterwards its
-// next task that does not wait goes to a remote node.
+// serveStage places tasks of the next tenant's stage. If it has no free node at its input, it is delayed while others
+// remain to be served, since a slot is better used by a task with input there; MaxLocalityYield bounds the delay.
+// Afterwards its next task that does not wait goes to a remote node.
 func (o *tenantOrder) serveStage(t scheduler.TenantID, g *scheduler.Stage) {
 	c := &o.cursors[t]
 	o.serving = t

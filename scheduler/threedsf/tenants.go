@@ -16,8 +16,7 @@ type cursor struct {
 	inTree   *scheduler.Stage // the stage whose demand the tree of tenants has
 }
 
-// headClass is the demand of some tenant's next task in this pass and a node that fits it, NoNode if none does any
-// more.
+// headClass is the demand of some tenant's next task in this pass and a node that fits it, NoNode if none does now.
 type headClass struct {
 	scheduler.DemandClass
 	fitsOn  scheduler.NodeID
@@ -249,8 +248,7 @@ func (c *cursor) currentStage() *scheduler.Stage {
 	return c.job.Stages[c.stage]
 }
 
-// advanceHead returns the tenant's next stage that can be placed now, or nil. It moves the cursor past those that
-// cannot.
+// advanceHead returns the tenant's next stage that can be placed now, or nil. It passes over the others.
 func (o *tenantOrder) advanceHead(t scheduler.TenantID) *scheduler.Stage {
 	c := &o.cursors[t].cursor
 	// While nodes may be reserved, a stage that fits nowhere is served too, and the decision must not depend on how

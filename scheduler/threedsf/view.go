@@ -28,8 +28,7 @@ func (v *view) wasRefused(j *scheduler.Job) bool {
 	return v.isRefused(j) && !j.IsAccepted()
 }
 
-// hasProjectGuarantee reports whether a job's project has a guaranteed departure that still holds. Such a job is not
-// preempted.
+// hasProjectGuarantee reports whether a job's project has a guaranteed departure that holds: the job is not preempted.
 func (v *view) hasProjectGuarantee(j *scheduler.Job) bool {
 	pr := v.s.Project(j.Spec.Project)
 	return pr != nil && !pr.HasState(scheduler.ViolatedState) && (pr.HasState(scheduler.GuaranteeState) || pr.Spec.GuaranteedDeparture != 0)
@@ -143,8 +142,7 @@ func isPlanned(r *scheduler.Reservation) bool {
 	return r.Kind.IsGuarantee() && r.IsOfTask()
 }
 
-// isExpired reports whether a planned task that has not started is too late: it would run on into the capacity of
-// others.
+// isExpired reports whether a planned task that has not started is too late: it would run into the capacity of others.
 func (v *view) isExpired(r *scheduler.Reservation) bool { return v.now > v.latestStart(r) }
 
 // latestStart returns the last time at which a planned task may start in its reservation: a margin after its start,

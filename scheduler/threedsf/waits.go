@@ -6,8 +6,7 @@ import (
 	"github.com/drover-run/drover/scheduler/locality"
 )
 
-// inputWaits are the stages that wait in a pass for the nodes of their input, and since when: their clocks are policy
-// states.
+// inputWaits are the stages that wait in a pass for the nodes of their input, and since when: clocks are policy states.
 type inputWaits struct {
 	c         *cycle
 	estimator locality.WaitEstimator
@@ -179,8 +178,7 @@ func (x *inputWaits) tryWaitForData(g *scheduler.Stage, task int32, lane bool) b
 	return true
 }
 
-// startWaitClock records since when a stage waits, and reports whether that is recorded: without a clock it might wait
-// for ever.
+// startWaitClock records since when a stage waits, and reports whether that is recorded: else it might wait for ever.
 func (x *inputWaits) startWaitClock(g *scheduler.Stage, since scheduler.Time) bool {
 	at, waits := g.WaitingSince()
 	return (waits && at == since) || x.c.recordState(scheduler.PolicyState{PolicyStateKey: waitStateKey(g), At: since})

@@ -101,8 +101,7 @@ func (p *Forecaster) preemptFor(w *jobState, g *stageState) {
 	}
 }
 
-// servedByRunning returns how many waiting tasks of a stage can follow its running ones, where these run, and end in
-// time.
+// servedByRunning returns how many waiting tasks of a stage can follow its running ones there and end in time.
 func (p *Forecaster) servedByRunning(w *jobState, g *stageState) (n int32) {
 	for _, x := range p.queue {
 		if x.job != w || x.cancelled || x.stage != g.index {
@@ -174,8 +173,7 @@ func (w *jobState) givesWayOn(n *nodeState) bool {
 	return w.lane > laneDeadline && w.spec.Project == 0 && n.canSuspend
 }
 
-// compareAsVictim orders victims: those of low priority first, as which one of an infeasible job counts, and then the
-// newest.
+// compareAsVictim orders victims: those of low priority, and of infeasible jobs, first, then the newest.
 func (x *taskState) compareAsVictim(y *taskState) int {
 	return cmp.Or(cmp.Compare(min(y.job.lane, laneLow), min(x.job.lane, laneLow)), cmp.Compare(y.seq, x.seq))
 }

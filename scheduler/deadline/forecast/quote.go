@@ -125,8 +125,7 @@ func (p *Forecaster) Quote(s *scheduler.State, q Query, now scheduler.Time) (*Qu
 	return out, nil
 }
 
-// CountTasks returns the number of tasks that a sample simulates: the waiting tasks and those of the stages of a new
-// job.
+// CountTasks returns the number of tasks that a sample simulates: the waiting tasks and those of a new job.
 func CountTasks(s *scheduler.State, stages []scheduler.StageSpec) int {
 	tasks := 0
 	for i := range stages {
@@ -246,8 +245,7 @@ type offerSearch struct {
 	err error
 }
 
-// quote returns the quote of the job with a deadline. After the first error, which x.err keeps, it makes no more, and
-// returns an empty one.
+// quote returns the quote of the job with a deadline. After the first error, x.err, it returns empty ones.
 func (x *offerSearch) quote(deadline scheduler.Time, samples int) *Quote {
 	if x.err != nil {
 		return &Quote{}

@@ -54,8 +54,7 @@ func (p *Forecaster) copyReservations() {
 	}
 }
 
-// reserveCaps reserves of the caps above a job what one of its tasks needs, which starts later than those reserved
-// before.
+// reserveCaps reserves of the caps above a job what one of its tasks needs, which starts after those reserved before.
 func (p *Forecaster) reserveCaps(w *jobState, r reservedTime) {
 	if len(p.subtrees) == 0 {
 		return
@@ -109,8 +108,7 @@ func notBegun(list []reservedTime, now scheduler.Time) []reservedTime {
 	return list
 }
 
-// overlapping returns those of a list of reservations, by start, that begin before a task of a stage which starts now
-// is to end.
+// overlapping returns those of a list of reservations, by start, that begin before the end of a task that starts now.
 func (p *Forecaster) overlapping(list []reservedTime, w *jobState, g *stageState) []reservedTime {
 	end := p.now.Add(max(1, cmp.Or(w.spec.Bound, g.runTime)))
 	n, _ := slices.BinarySearchFunc(list, end, func(r reservedTime, at scheduler.Time) int { return cmp.Compare(r.start, at) })

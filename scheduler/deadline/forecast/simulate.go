@@ -123,8 +123,7 @@ func (p *Forecaster) simulate(s *scheduler.State, q *Query, now scheduler.Time, 
 	}
 }
 
-// copyState copies the nodes, the running and the waiting tasks; the new job is last. It returns the new job, nil for
-// none.
+// copyState copies the nodes, the running and the waiting tasks; it returns the new job, the last one, or nil.
 func (p *Forecaster) copyState() *jobState {
 	p.nodes, p.jobs, p.queue, p.suspended, p.seq = p.nodes[:0], p.jobs[:0], p.queue[:0], p.suspended[:0], 0
 	for _, n := range p.state.Nodes() {
@@ -192,8 +191,7 @@ func (p *Forecaster) sortJobs() {
 	}
 }
 
-// dischargeReleasing takes what the attempts of a job that is being stopped, or has failed, are giving up off its
-// tenants.
+// dischargeReleasing takes what the attempts of a job that is being stopped, or has failed, give up off its tenants.
 func (p *Forecaster) dischargeReleasing(j *scheduler.Job) {
 	w := jobState{spec: &j.Spec, tenant: p.state.Tenant(j.Spec.Tenant)}
 	for _, g := range j.Begun() {
