@@ -74,7 +74,8 @@ func readJobFile(c *cli.Context, name string) ([]byte, *jobspec.Job, error) {
 		return nil, nil, exitError{exitRefused, err}
 	}
 	if err := readPartitionFiles(j, name); err != nil {
-		return nil, nil, exitError{exitRefused, err}
+		_, others := collectLocalFiles(j, name) // which the caller would have said next
+		return nil, nil, exitError{exitRefused, errors.Join(err, others)}
 	}
 	if err := jobspec.CheckSize(j); err != nil {
 		return nil, nil, exitError{exitRefused, err}
@@ -99,8 +100,9 @@ func wrongFile(want, name string, src []byte) error {
 }
 
 // readPartitionFiles reads the files of partition keys that a job names, with paths relative to
-// the job file's folder, into the job.
+// the job file's folder, into the job. The error has a line for each that it cannot use.
 func readPartitionFiles(j *jobspec.Job, jobFile string) error {
+	var wrong []error
 	for i := range j.Stages {
 		s := &j.Stages[i]
 		if s.PartitionFile == "" {
@@ -112,7 +114,8 @@ func readPartitionFiles(j *jobspec.Job, jobFile string) error {
 		}
 		f, err := os.Open(file)
 		if err != nil {
-			return fault.New(fault.Invalid, "partition_file of stage %q: %w; drover job partition makes one from a sample of the mapper's output", s.Name, err)
+			wrong = append(wrong, fault.New(fault.Invalid, "partition_file of stage %q: %w; drover job partition makes one from a sample of the mapper's output", s.Name, err))
+			continue
 		}
 		text, err := io.ReadAll(io.LimitReader(f, hcl.MaxFileBytes))
 		f.Close()
@@ -120,10 +123,10 @@ func readPartitionFiles(j *jobspec.Job, jobFile string) error {
 			err = s.SetPartitionKeys(text)
 		}
 		if err != nil {
-			return fault.New(fault.Invalid, "partition_file of stage %q: %w", s.Name, err)
+			wrong = append(wrong, fault.New(fault.Invalid, "partition_file of stage %q: %w", s.Name, err))
 		}
 	}
-	return nil
+	return errors.Join(wrong...)
 }
 
 func readLimited(c *cli.Context, name string) ([]byte, error) {

@@ -32,13 +32,14 @@ type localFile struct {
 }
 
 // collectLocalFiles returns the local files that a job names, with paths relative to the
-// job file's folder. A file that is missing, not regular or too large is an error.
+// job file's folder. Files that are missing, not regular or too large are an error, a line each.
 func collectLocalFiles(j *jobspec.Job, jobFile string) ([]localFile, error) {
 	base := filepath.Dir(jobFile)
 	var out []localFile
-	add := func(what, source string, digest *string, length *int64) error {
+	var wrong []error
+	add := func(what, source string, digest *string, length *int64) {
 		if *digest != "" {
-			return nil // canonical JSON of an earlier submission
+			return // canonical JSON of an earlier submission
 		}
 		file := source
 		if !filepath.IsAbs(file) {
@@ -47,34 +48,30 @@ func collectLocalFiles(j *jobspec.Job, jobFile string) ([]localFile, error) {
 		st, err := os.Stat(file)
 		switch {
 		case err != nil:
-			return fault.New(fault.Invalid, "%s: %w", what, err)
+			wrong = append(wrong, fault.New(fault.Invalid, "%s: %w", what, err))
 		case !st.Mode().IsRegular():
-			return fault.New(fault.Invalid, "%s: %s is not a regular file", what, file)
+			wrong = append(wrong, fault.New(fault.Invalid, "%s: %s is not a regular file", what, file))
 		case st.Size() > jobspec.MaxUploadBytes:
-			return fault.New(fault.Exhausted, "%s: %s has %s, at most %s can be uploaded; put large data into HDFS and name it as input", what, file, jobspec.FormatSize(st.Size()), jobspec.FormatSize(jobspec.MaxUploadBytes))
+			wrong = append(wrong, fault.New(fault.Exhausted, "%s: %s has %s, at most %s can be uploaded; put large data into HDFS and name it as input", what, file, jobspec.FormatSize(st.Size()), jobspec.FormatSize(jobspec.MaxUploadBytes)))
+		default:
+			out = append(out, localFile{path: file, label: what, size: st.Size(), mode: uint32(st.Mode().Perm()), digest: digest, specSize: length})
 		}
-		out = append(out, localFile{path: file, label: what, size: st.Size(), mode: uint32(st.Mode().Perm()), digest: digest, specSize: length})
-		return nil
 	}
 	for i := range j.Stages {
 		s := &j.Stages[i]
 		for k := range s.Files {
 			f := &s.Files[k]
 			before := len(out)
-			if err := add(fmt.Sprintf("file %q of stage %q", f.Name, s.Name), f.Source, &f.Digest, &f.Size); err != nil {
-				return nil, err
-			}
+			add(fmt.Sprintf("file %q of stage %q", f.Name, s.Name), f.Source, &f.Digest, &f.Size)
 			if f.Mode == 0 && len(out) > before {
 				f.Mode = out[len(out)-1].mode & 0o755
 			}
 		}
 	}
 	if im := j.Image; im != nil && im.Kind == jobspec.ImageOCIArchive {
-		if err := add("image", im.Source, &im.Digest, &im.Size); err != nil {
-			return nil, err
-		}
+		add("image", im.Source, &im.Digest, &im.Size)
 	}
-	return out, nil
+	return out, errors.Join(wrong...)
 }
 
 // jobHints returns notes about what a job that is valid probably lacks.

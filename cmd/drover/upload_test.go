@@ -239,6 +239,56 @@ func TestModesOfFiles(t *testing.T) {
 	}
 }
 
+// All files that a job names and that cannot be uploaded are told at once, each by its place in the job file.
+func TestAllMissingFilesAreTold(t *testing.T) {
+	folder := t.TempDir()
+	writeFile(t, filepath.Join(folder, "there"), "x")
+	for text, want := range map[string][]string{
+		`job "j" {
+  image = "oci-archive:i.tar"
+  stage "a" {
+    command = ["true"]
+    file "one" { source = "1" }
+    file "two" { source = "there" }
+  }
+  stage "b" {
+    command = ["true"]
+    file "three" { source = "." }
+    file "four" { source = "1" }
+  }
+}`: {`file "one" of stage "a": stat ` + folder + "/1: no such file", `file "three" of stage "b": ` + folder + " is not a regular file",
+			`file "four" of stage "b": stat `, "image: stat " + folder + "/i.tar: no such file"},
+		`job "j" {
+  input  { path = "hdfs:///in" }
+  output { path = "hdfs:///out" }
+  stage "map" {
+    kind = "map"
+    builtin = ["identity"]
+    file "one" { source = "1" }
+  }
+  stage "reduce" {
+    kind = "reduce"
+    tasks = 2
+    builtin = ["identity"]
+    partition_file = "keys"
+  }
+}`: {`partition_file of stage "reduce": open ` + folder + "/keys: no such file", `file "one" of stage "map": stat `},
+	} {
+		writeFile(t, filepath.Join(folder, "job.hcl"), text)
+		for _, verb := range []string{"validate", "plan", "run"} {
+			f := &fakeCoordinator{}
+			_, err := f.run(t, t.Context(), "job", verb, filepath.Join(folder, "job.hcl"))
+			if exitCode(err) != exitRefused {
+				t.Fatalf("%s: exit code %d: %v", verb, exitCode(err), err)
+			}
+			lines := strings.Split(err.Error(), "\n")
+			if !slices.EqualFunc(lines, want, strings.HasPrefix) {
+				t.Errorf("%s says\n%v\nwant lines that begin with\n%s", verb, err, strings.Join(want, "\n"))
+			}
+		}
+	}
+}
+
 // A plan is of the job as it is, with its image and the sizes of its files, although nothing is uploaded: it was warned that a
 // job with an archive had no image.
 func TestPlansHaveImagesAndFiles(t *testing.T) {
