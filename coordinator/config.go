@@ -219,31 +219,33 @@ func (c *Config) checkServers() error {
 		return fault.New(fault.Invalid, "coordinators connect to each other only with mutual TLS: give a certificate, its key and the CA (`drover tls`)")
 	}
 	setDefault(&c.PeerAddress, c.PeerListener.Addr().String())
-	if host, _, err := net.SplitHostPort(c.PeerAddress); err != nil || host == "" || net.ParseIP(host).IsUnspecified() {
-		return fault.New(fault.Invalid, "the other coordinators cannot reach %q: set -peer-address to a host:port of this machine", c.PeerAddress)
-	}
-	if c.Bootstrap && len(c.Servers) == 0 {
-		return fault.New(fault.Invalid, "-bootstrap begins a cluster of the servers in -servers, which is empty; a coordinator without it begins a cluster of its own")
-	}
-	return c.checkServerList()
+	return CheckServers(c.ID, c.PeerAddress, c.Servers, c.Bootstrap)
 }
 
-func (c *Config) checkServerList() error {
+// CheckServers checks the list of a new cluster's coordinators, and this one's id and address for the others, which must be
+// those in the list. Both are as the daemon has them when it starts.
+func CheckServers(id, address string, servers []replica.Peer, bootstrap bool) error {
+	if host, _, err := net.SplitHostPort(address); err != nil || host == "" || net.ParseIP(host).IsUnspecified() {
+		return fault.New(fault.Invalid, "the other coordinators cannot reach %q: set -peer-address to a host:port of this machine", address)
+	}
+	if bootstrap && len(servers) == 0 {
+		return fault.New(fault.Invalid, "-bootstrap begins a cluster of the servers in -servers, which is empty; a coordinator without it begins a cluster of its own")
+	}
 	ids, self := map[string]bool{}, false
-	for _, s := range c.Servers {
+	for _, s := range servers {
 		if ids[s.ID] {
 			return fault.New(fault.Invalid, "two servers are called %q in -servers", s.ID)
 		}
 		ids[s.ID] = true
-		if s.ID == c.ID {
+		if s.ID == id {
 			self = true
-			if s.Address != c.PeerAddress {
-				return fault.New(fault.Invalid, "-servers has %s=%s, and this server's own -peer-address is %s", s.ID, s.Address, c.PeerAddress)
+			if s.Address != address {
+				return fault.New(fault.Invalid, "-servers has %s=%s, and this server's own -peer-address is %s", s.ID, s.Address, address)
 			}
 		}
 	}
-	if len(c.Servers) > 0 && !self {
-		return fault.New(fault.Invalid, "server %q is not in -servers: set -id to its name there", c.ID)
+	if len(servers) > 0 && !self {
+		return fault.New(fault.Invalid, "server %q is not in -servers: set -id to its name there", id)
 	}
 	return nil
 }

@@ -171,17 +171,23 @@ func openPeers(c *cli.Context, certs *pki.Member, cfg *coordinator.Config) (err 
 	if cfg.Servers, err = initialServers(c); err != nil {
 		return err
 	}
-	if cfg.PeerAddress = c.String("peer-address"); cfg.PeerAddress == "" {
-		cfg.PeerAddress = cfg.PeerListener.Addr().String()
-		if host, _, err := net.SplitHostPort(at); err == nil && net.ParseIP(host) == nil && host != "" { // as it was named
-			_, port, _ := net.SplitHostPort(cfg.PeerAddress)
-			cfg.PeerAddress = net.JoinHostPort(host, port)
-		}
-	}
+	cfg.PeerAddress = peerAddress(c, cfg.PeerListener.Addr().String())
 	if cfg.APIAddress = c.String("api-address"); cfg.APIAddress == "" && cfg.Remote != nil {
 		cfg.APIAddress, err = defaultAPIAddress(c.String("listen"), cfg)
 	}
 	return err
+}
+
+// peerAddress returns where the other coordinators reach this one, whose port for them is bound to an address.
+func peerAddress(c *cli.Context, bound string) string {
+	if at := c.String("peer-address"); at != "" {
+		return at
+	}
+	if host, _, err := net.SplitHostPort(c.String("peer-listen")); err == nil && net.ParseIP(host) == nil && host != "" { // as it was named
+		_, port, _ := net.SplitHostPort(bound)
+		return net.JoinHostPort(host, port)
+	}
+	return bound
 }
 
 // defaultAPIAddress is the URL of -listen, with the host of the peer address where

@@ -12,6 +12,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/drover-run/drover/coordinator"
 	"github.com/drover-run/drover/coordinator/replica"
 	"github.com/drover-run/drover/internal/pki"
 	"github.com/drover-run/drover/jobspec"
@@ -90,7 +91,8 @@ func checkCoordinatorSettings(c *cli.Context) error {
 	if err := checkLogLevel(c); err != nil {
 		return err
 	}
-	if _, err := initialServers(c); err != nil {
+	servers, err := initialServers(c)
+	if err != nil {
 		return err
 	}
 	for _, at := range c.StringSlice("join") {
@@ -108,7 +110,17 @@ func checkCoordinatorSettings(c *cli.Context) error {
 			}
 		}
 	}
-	return nil
+	return checkServers(c, servers)
+}
+
+// checkServers finds what is wrong with the list of servers, as the daemon does when its port for the others is bound. A port that is
+// chosen then is not known here.
+func checkServers(c *cli.Context, servers []replica.Peer) error {
+	listen := c.String("peer-listen")
+	if listen == "" || c.String("peer-address") == "" && strings.HasSuffix(listen, ":0") {
+		return nil
+	}
+	return coordinator.CheckServers(c.String("id"), peerAddress(c, listen), servers, c.Bool("bootstrap"))
 }
 
 // sizeFlag returns the size in a flag.
