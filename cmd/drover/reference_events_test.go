@@ -17,7 +17,7 @@ import (
 
 var (
 	eventKindRE = regexp.MustCompile(`^[a-z]+\.[a-z_]+$`)
-	dataFileRE  = regexp.MustCompile(`\.(jsonl|key|bin)$`) // of a coordinator, whose names look like kinds of events
+	dataFileRE  = regexp.MustCompile(`\.(jsonl?|key|bin)$`) // of a coordinator, whose names look like kinds of events
 )
 
 // eventKinds returns the kinds of events that a coordinator can produce: the literals in the sources of it and of
