@@ -234,7 +234,8 @@ func (p applier) change(act *Action, t *target, now Time) {
 		p.resume(act, t, now)
 	case ActSuspend, ActKill:
 		was := a.PendingRelease()
-		if a.Phase = AttemptKilling; act.Kind == ActSuspend {
+		a.Phase = AttemptKilling
+		if act.Kind == ActSuspend {
 			a.Phase, a.Target = AttemptSuspending, act.Level
 		}
 		p.s.links().release(a, t.g.Job, a.PendingRelease().Sub(was))

@@ -220,7 +220,8 @@ func (q Queue) updateNext(g *Stage) {
 	for _, n := range g.next {
 		next := g.Job.Stages[n]
 		was := next.Open
-		if q.updateOpen(next); next.Spec.Tasks == 0 && next.Open != was {
+		q.updateOpen(next)
+		if next.Spec.Tasks == 0 && next.Open != was {
 			q.updateNext(next)
 		}
 	}

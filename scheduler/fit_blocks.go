@@ -59,7 +59,8 @@ func (b *fitBlocks) mayFit(need *capacityVec, free []capacityVec) bool {
 
 func (b *fitBlocks) refresh(free []capacityVec) {
 	for block := b.stale.next(0); block >= 0; block = b.stale.next(block + 1) {
-		if b.stale.clear(block); !b.exact[block] {
+		b.stale.clear(block)
+		if !b.exact[block] {
 			b.refreshBlock(block, free)
 		}
 	}

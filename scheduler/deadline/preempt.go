@@ -267,7 +267,8 @@ func (p *Preemptor) prune(count func(v *Victim, sign int64), suffices func() boo
 	needed := p.current[:0]
 	for i := range p.current {
 		v := &p.current[i]
-		if count(v, -1); !suffices() {
+		count(v, -1)
+		if !suffices() {
 			count(v, 1)
 			needed = append(needed, *v)
 		}

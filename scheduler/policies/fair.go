@@ -151,8 +151,11 @@ func (f *fairShare) weightedUse(s *scheduler.State, c *contender) float64 {
 	if c.job == nil {
 		t := s.Tenant(scheduler.TenantID(c.at))
 		used, weight = t.Used, t.Spec.Weight
-	} else if used, weight = c.job.Used, c.job.Spec.Weight; f.fifoJobs {
-		return 0
+	} else {
+		if f.fifoJobs {
+			return 0
+		}
+		used, weight = c.job.Used, c.job.Spec.Weight
 	}
 	if !f.weighted || weight == 0 {
 		weight = 1

@@ -133,7 +133,8 @@ func (m *multifactor) factorsOf(s *scheduler.State, j *scheduler.Job, at schedul
 		for _, g := range j.Stages { // the part of the cluster that all tasks of its largest stage occupy at once
 			f.size = max(f.size, g.Spec.Demand.DominantShare(s.Cluster().Total())*float64(g.Spec.Tasks))
 		}
-		if f.size = clampUnit(f.size); m.favorSmall {
+		f.size = clampUnit(f.size)
+		if m.favorSmall {
 			f.size = 1 - f.size
 		}
 	}

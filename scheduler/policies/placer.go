@@ -237,7 +237,8 @@ type noCapacity struct {
 // explain records why stages wait on the State as the cycle leaves it: each stage, or the next part of them.
 // The other parts are requested at once: nothing else may happen.
 func (p *placer) explain(reason func(*scheduler.Stage) scheduler.Waiting) {
-	if clear(p.noCapacityReasons); p.noCapacityReasons == nil {
+	clear(p.noCapacityReasons)
+	if p.noCapacityReasons == nil {
 		p.noCapacityReasons = map[scheduler.DemandClass]noCapacity{}
 	}
 	// At once: growing a long list by and by copies it several times.
@@ -267,7 +268,8 @@ func (p *placer) reason(g *scheduler.Stage) scheduler.Waiting {
 func (p *placer) explainNoCapacity(w *scheduler.Waiting, g *scheduler.Stage, key scheduler.DemandClass) {
 	l, known := p.noCapacityReasons[key]
 	if !known {
-		if l.reason = scheduler.ReasonNotExamined; len(p.noCapacityReasons) < max(minExplained, maxExplainedNodes/max(1, len(p.s.Nodes()))) {
+		l.reason = scheduler.ReasonNotExamined
+		if len(p.noCapacityReasons) < max(minExplained, maxExplainedNodes/max(1, len(p.s.Nodes()))) {
 			l = p.lackingReason(g)
 			p.noCapacityReasons[key] = l
 		}

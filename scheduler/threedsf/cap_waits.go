@@ -83,7 +83,8 @@ type others struct {
 // once for a State O(nodes + guarantees).
 func (p *Policy) RefusedByCap(s *scheduler.State, g *scheduler.Stage, node scheduler.NodeID, second bool, now scheduler.Time) (r scheduler.CapRefusal, refused bool) {
 	o := &p.others
-	if o.view.s = s; len(s.Reservations().Guarantees()) == 0 || !o.view.isBelowCap(g.Job.Spec.Tenant) {
+	o.view.s = s
+	if len(s.Reservations().Guarantees()) == 0 || !o.view.isBelowCap(g.Job.Spec.Tenant) {
 		return r, false
 	}
 	o.listDue(s, now)

@@ -62,7 +62,8 @@ func (b *plan) setLatestOfDue(o *owner) bool {
 	for _, j := range o.jobs {
 		for _, old := range j.Reservations() {
 			r := *old
-			if r.Latest = b.latestStart(o, &r); !b.canBeServedNow(old) || r == *old || !b.c.s.Stage(r.StageID()).IsPending(r.Task) {
+			r.Latest = b.latestStart(o, &r)
+			if !b.canBeServedNow(old) || r == *old || !b.c.s.Stage(r.StageID()).IsPending(r.Task) {
 				continue
 			}
 			if !b.tryReserve(o, r) {

@@ -27,7 +27,8 @@ func (x *guaranteeCheck) honoursGuarantees(n *scheduler.Node, g *scheduler.Stage
 	j := g.Job
 	preemptible, end := n.CanPreempt(j), scheduler.Never
 	if !preemptible {
-		if end = x.assumedEndFromNow(g, a); !x.leavesCaps(g, a) {
+		end = x.assumedEndFromNow(g, a)
+		if !x.leavesCaps(g, a) {
 			return false
 		}
 	}

@@ -122,7 +122,8 @@ func (b *plan) restoreOwner(o *owner) {
 	default:
 		in.Limit = earliestDeadline(o.jobs)
 	}
-	switch o.deadline = in.Deadline; {
+	o.deadline = in.Deadline
+	switch {
 	case o.requested:
 	case o.deadline > 0:
 		o.guarantee = backfill.Guarantee{Departure: o.accepted, Latest: o.deadline}
@@ -173,7 +174,8 @@ func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) 
 		x, v := backfill.Existing{}, reserved[i]
 		lost := v == nil || b.isDiskGone(v)
 		late := !lost && b.c.isExpired(v)
-		switch x.Lost = lost || late; {
+		x.Lost = lost || late
+		switch {
 		case x.Lost && o.requested: // planRequests plans it
 		case x.Lost && len(b.late)+len(b.missing) >= mostReplanned(len(b.c.s.Nodes())):
 			b.survey.deferred, b.survey.replanLeft = true, true

@@ -57,7 +57,8 @@ func (p *planning) planGuarantees() {
 	q.begin()
 	q.recordLate()
 	accepts := q.requests > 0 && p.c.s.Reservations().Left() > 0
-	if q.deferred = q.requests > 0; !accepts && !q.needsReplan && !q.compress {
+	q.deferred = q.requests > 0
+	if !accepts && !q.needsReplan && !q.compress {
 		return
 	}
 	q.planned, q.deferred = true, q.requests > 0 && !accepts

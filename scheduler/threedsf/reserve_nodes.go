@@ -254,7 +254,8 @@ func (k *reservedNodes) findBoundedJob() *scheduler.Job {
 	}
 	if !known || !s.ChangeLog().Since(k.workSeen, func(w scheduler.ChangedOwner) { look(s.Job(w.Job)) }) {
 		for j := range s.Jobs() {
-			if look(j); k.bounded != nil {
+			look(j)
+			if k.bounded != nil {
 				break
 			}
 		}
@@ -280,7 +281,8 @@ func (k *reservedNodes) capacityAt(n *scheduler.Node, g *scheduler.Stage) schedu
 	})
 	k.capacity.Load(n)
 	for _, e := range k.departures {
-		if k.release(e.attempt); k.capacity.HasRoom(g.Spec.Demand, g.Spec.Disk) {
+		k.release(e.attempt)
+		if k.capacity.HasRoom(g.Spec.Demand, g.Spec.Disk) {
 			return e.end
 		}
 	}

@@ -111,7 +111,8 @@ func (o *tenantOrder) updateHead(t scheduler.TenantID) {
 	}
 	c.inTree = g
 	o.c.shares.setNext(t, g)
-	if o.leaveHeadClass(t); g == nil {
+	o.leaveHeadClass(t)
+	if g == nil {
 		return
 	}
 	key := o.c.s.Cluster().DemandClassOf(g)

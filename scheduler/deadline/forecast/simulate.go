@@ -374,7 +374,8 @@ func (p *Forecaster) placeAll() {
 			for len(jobs) > 0 && jobs[0].nextStage(p.round) == nil {
 				jobs = jobs[1:]
 			}
-			if p.toPlace[t] = jobs; len(jobs) == 0 {
+			p.toPlace[t] = jobs
+			if len(jobs) == 0 {
 				continue
 			}
 			w := jobs[0]
