@@ -289,7 +289,9 @@ func TestRefreshForgetsCachedLocations(t *testing.T) {
 	}
 }
 
-func check(id uint64, prepare bool) *droverv1.NodeRequest { return checkAt(id, prepare, "hdfs:///out/x") }
+func check(id uint64, prepare bool) *droverv1.NodeRequest {
+	return checkAt(id, prepare, "hdfs:///out/x")
+}
 
 func checkAt(id uint64, prepare bool, output string) *droverv1.NodeRequest {
 	return &droverv1.NodeRequest{Id: id, User: "u", Operation: &droverv1.NodeRequest_CheckOutput{CheckOutput: &droverv1.CheckOutputRequest{
