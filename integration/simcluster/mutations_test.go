@@ -48,7 +48,7 @@ var mutations = []mutation{
 		"l.c.sessions.endLeases(now, l.c.cfg.Lease)", "l.c.sessions.endLeases(now, 1000*l.c.cfg.Lease)"},
 	// Fencing.
 	{"attempts of an older epoch live on", "node/attempts.go",
-		"} else if old.Epoch != id.Epoch || old.Node != id.Node {\n\t\tfor", "} else if old.Node != id.Node {\n\t\tfor"},
+		"} else if old.Epoch != id.Epoch || old.Node != id.Node {\n\t\torphans", "} else if old.Node != id.Node {\n\t\torphans"},
 	{"a node that came back keeps its epoch", "coordinator/facts/apply_cluster.go",
 		"c.Epoch = max(old.Epoch, min(nf.GetEpoch(), math.MaxUint64>>1)) + 1", "_ = math.MaxUint64 >> 1"},
 	{"a node believes a replaced coordinator", "node/store/store.go",
