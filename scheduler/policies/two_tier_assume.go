@@ -19,17 +19,19 @@ type boundAssumptions struct {
 func (boundAssumptions) ChargeTenants() bool { return false }
 
 // ClaimOf returns what an attempt occupies, until its expected end. One that is suspended has overrun its bound only if
-// it ran for longer.
+// it ran for longer, and no time changes that. Until a claim expires, it must not matter when it was asked for: the
+// NextChange of a timeline that has the claim already must be that of a new one.
 func (b boundAssumptions) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) scheduler.Claim {
+	if a.Level.Suspended() {
+		return scheduler.Claim{Occupied: a.Occupied, End: scheduler.Never, SourceEnd: scheduler.Never, ValidUntil: scheduler.Never,
+			Overran: a.Ran > taskBound(s.StageOf(a), b.defaultBound)}
+	}
 	end, bound := b.expectedEnd(s, a, now), b.assumedEnd(s, a, now)
 	c := scheduler.Claim{Occupied: a.Occupied, End: end, SourceEnd: end, ValidUntil: end, Overran: bound < now}
-	if a.Level.Suspended() {
-		c.Overran = a.Ran > taskBound(s.StageOf(a), b.defaultBound)
-	}
 	if end == now { // it may end right now; if not, it is extended
 		c.ValidUntil = now + 1
 	}
-	if w := b.windowOf(s, a, now); w != nil && w.From < now { // after it, it is another one
+	if w := b.windowOf(s, a, now); w != nil && w.From == bound { // after it, it is another one
 		c.ValidUntil = min(c.ValidUntil, w.To)
 	}
 	return c
