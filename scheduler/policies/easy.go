@@ -133,7 +133,7 @@ func (e *easy) visit(g *scheduler.Stage) {
 	if _, again := e.waiting[g]; again {
 		return
 	}
-	if e.head == nil && len(e.misfits) > 0 && p.s.Cluster().NextNode(g, 0) != scheduler.NoNode {
+	if e.head == nil && len(e.misfits) > 0 && p.mayPlace(g) && p.s.Cluster().NextNode(g, 0) != scheduler.NoNode {
 		e.reserveMisfits()
 	}
 	if e.head != nil {
@@ -174,8 +174,9 @@ func inSubmissionOrder(s *scheduler.State, _ scheduler.Time) iter.Seq[*scheduler
 	}
 }
 
-// reserveMisfits reserves for the stages that did not fit, in order. It is called once a stage behind them would fit;
-// before that their start does not matter. It finds the head. Stages that fit on no node at all are skipped.
+// reserveMisfits reserves for the stages that did not fit, in order. It is called once a stage behind them would start;
+// before that their start does not matter, and the cycle may end before such a stage is visited: that depends on what
+// Queue.CapacityForAny has cached. It finds the head. Stages that fit on no node at all are skipped.
 func (e *easy) reserveMisfits() {
 	index := e.placer.s.Timeline(e.assumptions, e.placer.now)
 	e.profile = index.Nodes

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/drover-run/drover/scheduler"
+	"github.com/drover-run/drover/scheduler/policytest"
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
@@ -31,5 +32,27 @@ func TestEasyLooksAgainWhenItsHeadIsCapped(t *testing.T) {
 	}
 	if d := w.Advance(1).Cycle(p); w.State.Job(held).Live != 1 {
 		t.Errorf("it is still held back:\n%s", d.String())
+	}
+}
+
+// Where nothing that may start fits on a node, easy requests no decision for the end of what runs: whether it gets to see
+// a stage at its max_parallel that does fit depends on what the queue has cached, which a new State has not.
+func TestEasyReservesOnlyBeforeWhatMayStart(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 16, 100)).AddTenants("a")
+	bounded := func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = time.Minute }
+	place := func(id scheduler.JobID) {
+		w.Place(scheduler.TaskID{Job: id}, 0)
+	}
+	place(w.Submit("a", 1, schedtest.R(4, 1, 0), bounded))
+	for range 16 {
+		w.Submit("a", 1, schedtest.R(4, 1, 0), bounded) // waits
+	}
+	// What fitted holds the queue's lower bound on demands down, as few of many stages are gone.
+	place(w.Submit("a", 1, schedtest.R(0, 1, 0)))
+	place(w.Submit("a", 2, schedtest.R(0, 1, 0), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.MaxParallel = 1 }))
+	w.Start()
+	newPolicy := func() scheduler.Policy { return mustNew(t, "easy", nil) }
+	if d := policytest.DecideWarmAndCold(t, w.State, newPolicy(), newPolicy, w.Now, 100); d.Wake != 0 {
+		t.Errorf("the next decision is requested for %v: %s", d.Wake, d.String())
 	}
 }
