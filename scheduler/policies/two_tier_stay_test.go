@@ -72,19 +72,25 @@ func TestTaskWithoutBoundStaysUntilItsNodeLeaves(t *testing.T) {
 // What a task without a bound is assumed to occupy during a window of its node does not depend on whether that was first
 // looked at before the window, or in it: a warm policy requests its next decision for the same time as a new one.
 func TestWindowThatEndsNoClaimRequestsNoDecision(t *testing.T) {
-	for name, suspended := range map[string]bool{"suspended by a user": true, "past the default bound before the window": false} {
+	for name, c := range map[string]struct {
+		defaultBound string
+		suspended    bool
+	}{
+		"suspended by a user":                      {"1h", true},
+		"past the default bound before the window": {"1s", false},
+	} {
 		for _, policy := range []string{"two_tier", "conservative"} {
 			t.Run(policy+", "+name, func(t *testing.T) {
 				w := schedtest.New(t).AddNodes(1, schedtest.R(4, 16, 100)).AddTenants("a")
 				newPolicy := func() scheduler.Policy {
-					return mustNew(t, policy, map[string]string{"default_bound": "1s", "grace": "1m"})
+					return mustNew(t, policy, map[string]string{"default_bound": c.defaultBound, "grace": "1m"})
 				}
 				p := newPolicy()
 				w.Submit("a", 1, schedtest.R(1, 1, 0))
 				policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
 				w.Start().Advance(2 * time.Second)
 				a := w.Attempts()[0]
-				if suspended {
+				if c.suspended {
 					suspend(w, a, scheduler.LevelFrozen)
 					park(w, a, true)
 				}
