@@ -12,7 +12,7 @@ type logExpiry struct {
 	job uint64
 }
 
-// logExpiries is when the logs of ended jobs expire.
+// logExpiries is when the logs of ended jobs expire. The leader's loop owns it.
 type logExpiries struct {
 	due       []logExpiry
 	scheduled map[uint64]bool // ended jobs that are, or were, in due: the others' logs are kept until they are gathered
@@ -26,7 +26,8 @@ func (e *logExpiries) schedule(j *facts.Job, keep time.Duration) {
 	}
 }
 
-// expire updates the wanted sets for jobs whose logs have expired, and returns when the next ones expire.
+// expire updates the wanted sets for jobs whose logs have expired, and returns when the next ones expire, zero for never.
+// O(ended jobs whose logs are kept).
 func (e *logExpiries) expire(c *core) (next time.Time) {
 	now, keep := c.now(), e.due[:0]
 	for _, x := range e.due {

@@ -13,7 +13,7 @@ type outputChanges struct {
 }
 
 // tellReduces updates the live reduce attempts of jobs whose map outputs changed: if one was lost, if
-// all are there, and a few times before.
+// all are there, and a few times before. O(active attempts of those jobs).
 func (o outputChanges) tellReduces(f *facts.Facts, w *wantedSets) {
 	for id := range o.dirty {
 		j := f.Job(id)
