@@ -22,18 +22,23 @@
 // This package joins them:
 //
 //	loop.go        the leader's loop: follow, expire, decide, wait
+//	follow.go      applies the changes of the facts to State, wanted sets and history
+//	cycle.go       runs a cycle of the policy, and commits its decision
 //	leadership.go, gate.go   the term in which this server leads; which calls it answers
-//	peers.go       the other coordinators: who is one, what they have, whom to ask
-//	projection.go, rebuild.go   facts -> scheduler.State
+//	peers.go, noleader.go   the other coordinators: who is one, what they have, why none leads
+//	projection.go, projection_attempts.go, rebuild.go   facts -> scheduler.State
 //	wanted.go      facts -> what each node shall run, with revisions
 //	sessions.go    reports that are no facts: leases, progress, load
 //	dispatcher.go  requests to nodes for work on the outside world
-//	locations.go   locations of inputs, as nodes report them; splits
+//	locations.go   which nodes store the splits of a job's input
+//	locate.go      has nodes find the blocks of an input, and makes splits of them
 //	predictor.go   predictions of run times, from the facts
 //	submit.go      from a submission to an accepted job
-//	quotes.go      quotes of deadlines and expected ends, by simulation
+//	submitchecks.go, submitfiles.go   what a job must satisfy: the facts, the file systems
+//	quotes.go, dryrun.go   quotes of deadlines, by a dry run of the policy and simulation
+//	expected.go    expected starts and ends, by simulation
 //	jobs.go        intents: publish a result, remove leftovers
-//	nodeservice.go, clientservice.go, status.go, proxy.go   the API
+//	nodeservice.go, clientservice.go, clientjobs.go, uploads.go, status.go, proxy.go   the API
 //	server.go, identity.go   listeners, limits, rights
 //	pressure.go    escalates frozen tasks that occupy too much memory
 //	quarantine.go, refusals.go   end quarantines and back-offs

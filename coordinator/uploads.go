@@ -1,9 +1,17 @@
 package coordinator
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
 	"sync"
 	"time"
 
+	"connectrpc.com/connect"
+
+	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator/blobs"
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
 )
@@ -113,4 +121,89 @@ func (l *uploadLedger) finish(name, digest string, counted int64, stored bool) {
 	if len(own.files) == 0 {
 		delete(l.sent, name)
 	}
+}
+
+// HasBlobs returns which of the digests must be uploaded. It tells any submitter of any file whether it is here:
+// docs/explanation/threat-model.md.
+func (s *clientService) HasBlobs(ctx context.Context, req *connect.Request[droverv1.HasBlobsRequest]) (*connect.Response[droverv1.HasBlobsResponse], error) {
+	if err := s.core.rights.needUser(ctx); err != nil {
+		return nil, err
+	}
+	if n := len(req.Msg.GetDigests()); n > maxDigests {
+		return nil, fault.New(fault.Exhausted, "%d digests, at most %d can be asked for at once", n, maxDigests)
+	}
+	res := &droverv1.HasBlobsResponse{}
+	for _, d := range req.Msg.GetDigests() {
+		if err := blobs.CheckDigest(d); err != nil {
+			return nil, err
+		}
+		if !s.core.files.ask(ctx, d) {
+			res.Missing = append(res.Missing, d)
+		}
+	}
+	return connect.NewResponse(res), nil
+}
+
+// PutBlob stores a file. It is durable, on a majority of the coordinators, and a
+// fact before the response.
+func (s *clientService) PutBlob(ctx context.Context, stream *connect.ClientStream[droverv1.PutBlobRequest]) (*connect.Response[droverv1.PutBlobResponse], error) {
+	if err := s.core.rights.needUser(ctx); err != nil {
+		return nil, err
+	}
+	if !stream.Receive() {
+		return nil, errors.Join(fault.New(fault.Invalid, "an upload without a message"), stream.Err())
+	}
+	digest, size := stream.Msg().GetDigest(), stream.Msg().GetSize()
+	if err := blobs.CheckDigest(digest); err != nil {
+		return nil, err
+	}
+	if err := s.core.disk.requireSpace(size); err != nil {
+		return nil, err
+	}
+	done, err := s.core.uploads.claim(caller(ctx), digest, size)
+	if err != nil {
+		return nil, err
+	}
+	stored := false
+	defer func() { done(stored) }()
+	s.core.files.touch(digest)
+	r := &uploadReader{stream: stream, rest: bytes.Clone(stream.Msg().GetData())}
+	if err := s.core.blobs.Put(digest, size, r); err != nil {
+		return nil, err
+	}
+	if err := s.core.peers.keeper().replicate(ctx, fileSize{digest, size}); err != nil {
+		return nil, err
+	}
+	e := &droverv1.Entry{Body: &droverv1.Entry_Blob{Blob: &droverv1.BlobFact{Digest: digest, Size: size}}}
+	res, err := s.core.propose(ctx, caller(ctx).name, e)
+	if err = errors.Join(err, res.Err); err != nil {
+		return nil, err
+	}
+	if !s.core.files.has(ctx, digest) { // it was collected in the meantime
+		return nil, fault.New(fault.Unavailable, "%s was removed while it was sent: send it again", digest)
+	}
+	stored = true
+	return connect.NewResponse(&droverv1.PutBlobResponse{Digest: digest}), nil
+}
+
+// uploadReader reads the bytes of an upload's messages.
+type uploadReader struct {
+	stream *connect.ClientStream[droverv1.PutBlobRequest]
+	rest   []byte
+}
+
+// Read implements io.Reader.
+func (r *uploadReader) Read(p []byte) (int, error) {
+	for len(r.rest) == 0 {
+		if !r.stream.Receive() {
+			if err := r.stream.Err(); err != nil {
+				return 0, err
+			}
+			return 0, io.EOF
+		}
+		r.rest = r.stream.Msg().GetData()
+	}
+	n := copy(p, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
 }
