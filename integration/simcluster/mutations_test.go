@@ -79,7 +79,7 @@ var mutations = []mutation{
 	// Map outputs.
 	{"the output of a lost node counts", "coordinator/facts/apply_attempts.go",
 		"t.State != TaskDone || t.Winner != k.Attempt || !j.OutputsNeeded(int(k.Stage)) {", "true {"},
-	{"a lost output counts against the one that replaced it", "coordinator/facts/records.go",
+	{"a lost output counts against the one that replaced it", "coordinator/facts/job.go",
 		"if t.State != TaskDone || t.Winner != o.GetAttempt() {", "if t.State != TaskDone || o.GetAttempt() == 0 {"},
 	{"a stage starts when the first task of the one before it is done", "scheduler/queue.go",
 		"if before.Done < need || ", "if before.Done < min(1, need) || "},
