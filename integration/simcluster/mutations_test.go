@@ -123,11 +123,11 @@ var mutations = []mutation{
 		"full := true", "full := false"},
 	// That a node reports what it does not have is not here: it is to remove only attempts that have ended for the coordinator, which
 	// takes no notice of the report. One that has not ended is in the node's set, with a stop as its goal. TestGoneIsReportedUntilAnswered has it.
-	{"what a full set does not list stays", "node/daemon.go",
+	{"what a full set does not list stays", "node/wanted.go",
 		"for _, a := range d.attempts.unlisted(put) {", "for _, a := range d.attempts.unlisted(put)[:0] {"},
 	{"a watch skips a change", "coordinator/wantedsets.go",
 		"slices.BinarySearchFunc(s.log, rev+1,", "slices.BinarySearchFunc(s.log, rev+2,"},
-	{"a new daemon knows no containers", "node/daemon.go",
+	{"a new daemon knows no containers", "node/adopt.go",
 		"a.container.set(containers[id.String()])", "_ = containers"},
 	{"a cgroup is left", "node/cgroup.go",
 		"if e := g.cfg.Enforcer; e != nil {\n\t\tif err := e.Remove(", "if e := g.cfg.Enforcer; e != nil && len(g.rec.End) == 0 {\n\t\tif err := e.Remove("},
