@@ -51,7 +51,7 @@ var mutations = []mutation{
 		"} else if old.Epoch != id.Epoch || old.Node != id.Node {\n\t\torphans", "} else if old.Node != id.Node {\n\t\torphans"},
 	{"a node that came back keeps its epoch", "coordinator/facts/apply_cluster.go",
 		"c.Epoch = max(old.Epoch, min(nf.GetEpoch(), math.MaxUint64>>1)) + 1", "_ = math.MaxUint64 >> 1"},
-	{"a node believes a replaced coordinator", "node/store/store.go",
+	{"a node believes a replaced coordinator", "node/store/identity.go",
 		"if got < have {", "if got+1000 < have {"},
 	{"a decision of an earlier leader counts", "coordinator/replica/replica.go",
 		"case e.GetTerm() != 0 && e.GetTerm() != l.Term:", "case e.GetTerm() > l.Term+1000:"},
@@ -105,7 +105,7 @@ var mutations = []mutation{
 	// That a node's store syncs nothing is not here: a machine that lost all of it is a new node, and so its tasks are lost.
 	{"records of attempts are not synced", "node/store/store.go",
 		"s.records.write = s.write", "s.records.write = func(f func(*bbolt.Tx) error) error { db.NoSync = true; defer func() { db.NoSync = false }(); return s.write(f) }"},
-	{"a node never hears again of what it may have stored", "node/store/store.go",
+	{"a node never hears again of what it may have stored", "node/store/wanted.go",
 		"s.refetch.Store(true)", "s.refetch.Store(false)"},
 	{"a write that a loss of power cut short is damage", "internal/boltpages/pages.go",
 		"if !p.replaced(damaged) {", "if p.replaced(damaged) {"},
