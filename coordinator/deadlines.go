@@ -157,7 +157,7 @@ func setDeadlineSpec(j *facts.Job, s *scheduler.JobSpec, guarantee bool) {
 		return
 	}
 	if d := scheduler.Time(j.DeadlineNS()); d > s.Submitted {
-		s.Deadline, s.Accepted = d, !guarantee || j.Spec.Project != "" || !hasBounds(j) || j.GuaranteeRefused
+		s.Deadline, s.AcceptedByQuote = d, !guarantee || j.Spec.Project != "" || !hasBounds(j) || j.GuaranteeRefused
 		s.OnMiss = scheduler.OnMissContinue
 		if j.Spec.OnMiss == jobspec.OnMissStop {
 			s.OnMiss = scheduler.OnMissStop

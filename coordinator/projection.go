@@ -277,9 +277,9 @@ func (p *projection) syncJob(f *facts.Facts, j *facts.Job) error {
 		}
 		have = p.state.Job(id)
 	}
-	if have.Spec.Deadline != 0 && (j.Lowered() || (j.GuaranteeRefused && !have.Spec.Accepted)) {
+	if have.Spec.Deadline != 0 && (j.Lowered() || (j.GuaranteeRefused && !have.Spec.AcceptedByQuote)) {
 		spec := have.Spec
-		spec.Deadline, spec.Accepted, spec.OnMiss = 0, false, 0
+		spec.Deadline, spec.AcceptedByQuote, spec.OnMiss = 0, false, 0
 		setDeadlineSpec(j, &spec, p.guaranteesDeadlines(f))
 		if err := ignoreStale(p.state.Events().UpdateJob(spec)); err != nil {
 			return err

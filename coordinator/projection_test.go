@@ -314,7 +314,7 @@ func stateDump(s *scheduler.State, now int64) string {
 	for j := range s.Jobs() {
 		fmt.Fprintf(&b, "job %d %s %v live %d ready %d\n", j.Spec.ID, j.Spec.Name, j.Phase, j.Live, j.Ready)
 		fmt.Fprintf(&b, "  avoids %v\n", j.Avoided())
-		fmt.Fprintf(&b, "  %v deadline %d accepted %v on_miss %v project %d\n", j.Spec.Priority, j.Spec.Deadline, j.Spec.Accepted, j.Spec.OnMiss, j.Spec.Project)
+		fmt.Fprintf(&b, "  %v deadline %d accepted %v on_miss %v project %d\n", j.Spec.Priority, j.Spec.Deadline, j.Spec.AcceptedByQuote, j.Spec.OnMiss, j.Spec.Project)
 		for _, g := range j.Stages {
 			fmt.Fprintf(&b, "  each %v\n", g.Spec.Estimate)
 			fmt.Fprintf(&b, "  stage %d open %v pending %d running %d suspended %d done %d failed %d\n", g.Index, g.Open, g.Pending, g.Running, g.Suspended, g.Done, g.Failed)

@@ -235,8 +235,8 @@ func TestGuaranteeOfAProjectKeepsTheDeadline(t *testing.T) {
 		j := &facts.Job{Spec: &jobspec.Job{Deadline: &deadline, Project: x.project, RuntimeBound: jobspec.Duration(time.Minute)}, GuaranteeRefused: x.refused}
 		var s scheduler.JobSpec
 		setDeadlineSpec(j, &s, true)
-		if s.Deadline == 0 || s.Accepted != x.want {
-			t.Errorf("%s: deadline %d, accepted %v, want %v", name, s.Deadline, s.Accepted, x.want)
+		if s.Deadline == 0 || s.AcceptedByQuote != x.want {
+			t.Errorf("%s: deadline %d, accepted %v, want %v", name, s.Deadline, s.AcceptedByQuote, x.want)
 		}
 	}
 }

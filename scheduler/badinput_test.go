@@ -59,7 +59,7 @@ func TestBadInputIsRefusedWithAReason(t *testing.T) {
 		"no id":                       {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.ID = 0 }), scheduler.ErrInvalid, "not a valid job id"},
 		"no priority":                 {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Priority = 0 }), scheduler.ErrInvalid, "use low or high"},
 		"a negative bound":            {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = -1 }), scheduler.ErrInvalid, "runtime_bound"},
-		"accepted without a deadline": {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Accepted = true }), scheduler.ErrInvalid, "accepted"},
+		"accepted without a deadline": {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.AcceptedByQuote = true }), scheduler.ErrInvalid, "accepted"},
 		"a name that is not UTF-8":    {job(func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Name = "\xff" }), scheduler.ErrInvalid, "UTF-8"},
 		"weight 0":                    {tenant(func(s *scheduler.TenantSpec) { s.Weight = 0 }), scheduler.ErrInvalid, "weight is 0"},
 		"a weight that is NaN":        {tenant(func(s *scheduler.TenantSpec) { s.Weight = math.NaN() }), scheduler.ErrInvalid, "weight is NaN"},

@@ -29,7 +29,7 @@ func guaranteeWorld(t *testing.T) *schedtest.World {
 	w.Submit("a", 2, schedtest.R(1, 1, 10), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Bound = 1, 10*time.Minute })
 	w.Submit("a", 5, schedtest.R(1, 1, 10), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Disk = 4 << 30 })
 	w.Submit("a", 1, schedtest.R(1, 1, 45), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) {
-		j.Deadline, j.Accepted = w.Now.Add(time.Hour), true
+		j.Deadline, j.AcceptedByQuote = w.Now.Add(time.Hour), true
 	})
 	w.Place(task(1, 0), 0)
 	w.Start()
@@ -272,7 +272,7 @@ func TestCheckDefendsDeadlines(t *testing.T) {
 			tenant.Caps.Total = scheduler.Limit(schedtest.R(c.cap, 0, 0))
 			must(t, w.State.Events().PutTenant(tenant))
 			id := w.Submit("a", 1, schedtest.R(1, 1, 0), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) {
-				j.Deadline, j.Accepted, j.Bound = w.Now.Add(time.Hour), c.accepted, time.Second
+				j.Deadline, j.AcceptedByQuote, j.Bound = w.Now.Add(time.Hour), c.accepted, time.Second
 			})
 			a := w.Place(scheduler.TaskID{Job: id}, 0)
 			w.Start()

@@ -20,7 +20,7 @@ func checkWorld(t *testing.T) *schedtest.World {
 	w.Submit("b", 2, schedtest.R(1, 1, 10))
 	w.Submit("b", 3, schedtest.R(1, 1, 10), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Disk = 1 << 30 })
 	w.Submit("a", 1, schedtest.R(1, 1, 10), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) {
-		j.Deadline, j.Accepted = w.Now.Add(time.Hour), true
+		j.Deadline, j.AcceptedByQuote = w.Now.Add(time.Hour), true
 	})
 	w.Submit("a", 1, schedtest.R(1, 1, 10))
 	w.Place(task(1, 0), 0)
@@ -153,7 +153,7 @@ func TestCheckCatchesEachKindOfMistake(t *testing.T) {
 			states: []scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.ViolatedState, Job: 3}}}},
 		"a guarantee's latest start moved": {prepare: func(w *schedtest.World) {
 			w.Submit("a", 1, schedtest.R(1, 1, 10), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) {
-				j.Deadline, j.Accepted = w.Now.Add(time.Hour), true
+				j.Deadline, j.AcceptedByQuote = w.Now.Add(time.Hour), true
 			})
 			apply(t, w, guarantee(func(r *scheduler.Reservation) { r.Job = 5 }))
 		}, actions: []scheduler.Action{guarantee(func(r *scheduler.Reservation) { r.Job, r.Latest = 5, 151 })}, want: scheduler.RuleGuarantee},

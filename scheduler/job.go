@@ -241,9 +241,9 @@ func (g *Stage) CountedUntil() Time { return g.lastTick }
 // Failures returns how often task i failed through the user's fault.
 func (g *Stage) Failures(i int32) int32 { return g.pastAttempts[i].Failures }
 
-// IsAccepted reports whether the deadline of the job is accepted, with a guarantee or without (Spec.Accepted). O(1).
+// IsAccepted reports whether the deadline of the job is accepted, with a guarantee or without (Spec.AcceptedByQuote). O(1).
 func (j *Job) IsAccepted() bool {
-	return j.Spec.Accepted || (j.Spec.Deadline > 0 && j.stateKinds.has(AcceptedState))
+	return j.Spec.AcceptedByQuote || (j.Spec.Deadline > 0 && j.stateKinds.has(AcceptedState))
 }
 
 // IsDeadlineGuaranteed reports whether the job has a deadline that a policy guarantees and that is not infeasible. O(1).

@@ -124,11 +124,12 @@ type JobSpec struct {
 	Deadline  Time          `json:"deadline,omitempty"`
 	Bound     time.Duration `json:"bound_ns,omitempty"` // runtime_bound
 	OnMiss    OnMiss        `json:"on_miss,omitempty"`
-	// Accepted: the deadline counts without a guarantee, as by a quote, and the job is in the deadline lane until it
-	// becomes infeasible. A policy that is to guarantee it accepts it by AcceptedState: see Job.IsAccepted.
-	Accepted bool          `json:"accepted,omitempty"`
-	Estimate time.Duration `json:"estimate_ns,omitempty"` // predicted run time of the whole job, 0 for unknown
-	Project  ProjectID     `json:"project,omitempty"`
+	// AcceptedByQuote: the deadline counts by its quote, without a guarantee. The job is in the deadline lane
+	// until it becomes infeasible. A policy that guarantees a deadline accepts it by AcceptedState instead: see
+	// Job.IsAccepted. The name on disk is older than the field's.
+	AcceptedByQuote bool          `json:"accepted,omitempty"`
+	Estimate        time.Duration `json:"estimate_ns,omitempty"` // predicted run time of the whole job, 0 for unknown
+	Project         ProjectID     `json:"project,omitempty"`
 	// Size is the true amount of work in task-seconds if a simulation knows it (policies sjf and ideal), else 0.
 	Size float64 `json:"size,omitempty"`
 	// Weight is the job's share among its tenant's, for policies that share between jobs (fair); 0 counts as 1.

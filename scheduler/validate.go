@@ -115,7 +115,7 @@ func (j *JobSpec) validate() error {
 		return refuse(ErrInvalid, what, "estimate is %v: 0 to %v", j.Estimate, MaxRunTime)
 	case j.OnMiss > OnMissStop:
 		return refuse(ErrInvalid, what, "on_miss is %v: use continue or stop", j.OnMiss)
-	case j.Accepted && j.Deadline == 0:
+	case j.AcceptedByQuote && j.Deadline == 0:
 		return refuse(ErrInvalid, what, "it is accepted but has no deadline")
 	case !(j.Size >= 0) || math.IsInf(j.Size, 0):
 		return refuse(ErrInvalid, what, "size is %v task-seconds", j.Size)

@@ -247,7 +247,7 @@ func (w *world) submit(n int) error {
 // the job has a few large tasks that must begin within seconds, for which a full cluster has no
 // free capacity.
 func (w *world) addDeadline(job *scheduler.JobSpec, stage *scheduler.StageSpec) {
-	job.Estimate, job.Accepted = time.Minute, true
+	job.Estimate, job.AcceptedByQuote = time.Minute, true
 	job.Deadline = w.now.Add(time.Minute + time.Minute/2 + time.Duration(w.rng.IntN(30*60))*time.Second)
 	if w.rng.IntN(4) == 0 {
 		job.Deadline = w.now.Add(time.Minute + 10*time.Second)

@@ -145,7 +145,7 @@ func (f *shareEvaluator) findWaiting(s *scheduler.State, id scheduler.TenantID) 
 	for _, p := range []scheduler.Priority{scheduler.PriorityHigh, scheduler.PriorityLow} {
 		for j, at := s.Queue().NextOf(id, 0); j != nil; j, at = s.Queue().NextOf(id, at) {
 			for _, g := range j.Stages {
-				if j.Spec.Priority != p || j.Spec.Accepted || !g.Ready() {
+				if j.Spec.Priority != p || j.Spec.AcceptedByQuote || !g.Ready() {
 					continue
 				}
 				// A task with a later reservation is a next task if it fits now.
@@ -222,5 +222,5 @@ func (f *shareEvaluator) siblingError(s *scheduler.State, siblings []scheduler.T
 
 // isRegular reports whether a job is ordered by its tenant's share.
 func (f *shareEvaluator) isRegular(j *scheduler.Job) bool {
-	return !j.Spec.Accepted && !j.HasState(scheduler.AcceptedState) && !f.guaranteed[j.Spec.ID]
+	return !j.Spec.AcceptedByQuote && !j.HasState(scheduler.AcceptedState) && !f.guaranteed[j.Spec.ID]
 }

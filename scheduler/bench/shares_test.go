@@ -66,7 +66,9 @@ func TestShareErrorOfHandMadeDecisions(t *testing.T) {
 		},
 		"an accepted deadline is ordered by its guarantee": {
 			prepare: func(w *schedtest.World) {
-				w.Submit("a", 50, one, func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Deadline, j.Accepted = w.Now.Add(1e12), true })
+				w.Submit("a", 50, one, func(j *scheduler.JobSpec, _ *scheduler.StageSpec) {
+					j.Deadline, j.AcceptedByQuote = w.Now.Add(1e12), true
+				})
 				w.Submit("b", 50, one)
 			},
 			place: []scheduler.JobID{1, 1, 1}, want: 0,
@@ -75,7 +77,9 @@ func TestShareErrorOfHandMadeDecisions(t *testing.T) {
 			prepare: func(w *schedtest.World) {
 				w.Submit("a", 50, one)
 				w.Submit("b", 50, one)
-				w.Submit("a", 50, one, func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Deadline, j.Accepted = w.Now.Add(1e12), true })
+				w.Submit("a", 50, one, func(j *scheduler.JobSpec, _ *scheduler.StageSpec) {
+					j.Deadline, j.AcceptedByQuote = w.Now.Add(1e12), true
+				})
 			},
 			place: []scheduler.JobID{1, 3, 3}, want: 1,
 		},
@@ -220,7 +224,7 @@ func (p *slowFilling) Decide(s *scheduler.State, now scheduler.Time, maxActions 
 func (p *slowFilling) firstPlaceable(t scheduler.TenantID, accepted bool) *scheduler.Stage {
 	for _, pr := range []scheduler.Priority{scheduler.PriorityHigh, scheduler.PriorityLow} {
 		for j := range p.s.Jobs() {
-			if j.Spec.Accepted != accepted || j.Spec.Priority != pr || (t != scheduler.NoTenant && j.Spec.Tenant != t) {
+			if j.Spec.AcceptedByQuote != accepted || j.Spec.Priority != pr || (t != scheduler.NoTenant && j.Spec.Tenant != t) {
 				continue
 			}
 			for _, g := range j.Stages {

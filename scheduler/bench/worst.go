@@ -216,7 +216,7 @@ func (w *world) submitDeadlines(n int) error {
 }
 
 func (w *world) submitAccepted(n int) error {
-	return w.submitOne(0, 0, w.stage(n), 0, w.setFarDeadline, func(j *scheduler.JobSpec) { j.Accepted = true })
+	return w.submitOne(0, 0, w.stage(n), 0, w.setFarDeadline, func(j *scheduler.JobSpec) { j.AcceptedByQuote = true })
 }
 
 func (w *world) putProject() error {

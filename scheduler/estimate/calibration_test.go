@@ -166,7 +166,7 @@ func (b *bench) quote(s *scheduler.State, now scheduler.Time, spec *scheduler.Jo
 			return spreads[src].Stage.Factor, spreads[src].Task.Factor
 		}}
 	want := 0.5 + 0.49*b.r.Float64()
-	q.Job.Accepted = true
+	q.Job.AcceptedByQuote = true
 	q.Job.Deadline = now.Add(24 * time.Hour)
 	for range 2 { // the job's quote depends on its deadline: this converges fast
 		q.Seed, q.Samples = q.Seed+1, 40
@@ -181,7 +181,7 @@ func (b *bench) quote(s *scheduler.State, now scheduler.Time, spec *scheduler.Jo
 	if err != nil {
 		return err
 	}
-	spec.Deadline, spec.Accepted, spec.OnMiss = q.Job.Deadline, true, scheduler.OnMissContinue
+	spec.Deadline, spec.AcceptedByQuote, spec.OnMiss = q.Job.Deadline, true, scheduler.OnMissContinue
 	b.quoted[spec.ID] = quoted{got.ProbabilityBy(spec.Deadline), spec.Deadline}
 	return nil
 }

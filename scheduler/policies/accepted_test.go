@@ -47,7 +47,7 @@ func (w *acceptedWorld) submitProject() {
 	w.Submit("a", int32(1+w.r.IntN(6)), w.demand(), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
 		j.Project, j.Bound = w.projects, time.Duration(5+w.r.IntN(60))*time.Second
 		if w.projects%2 == 0 { // its deadline is accepted by its quote
-			j.Deadline, j.Accepted = j.Submitted.Add(5*j.Bound), true
+			j.Deadline, j.AcceptedByQuote = j.Submitted.Add(5*j.Bound), true
 		}
 	})
 }
@@ -223,7 +223,7 @@ func TestGuaranteePreemptsAcceptedDeadline(t *testing.T) {
 	maker := func() scheduler.Policy { return mustNew(t, "3dsf", map[string]string{"margin": "0s"}) }
 	p, all := maker(), schedtest.R(4, 8, 50)
 	first := w.Submit("a", 1, all, func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
-		j.Deadline, j.Accepted, g.Estimate = j.Submitted.Add(time.Hour), true, 50*time.Second
+		j.Deadline, j.AcceptedByQuote, g.Estimate = j.Submitted.Add(time.Hour), true, 50*time.Second
 	})
 	policytest.Round(t, w.State, p, maker, w.Now, 100)
 	if w.Start(); w.State.Job(first).Live != 1 {
@@ -280,7 +280,7 @@ func TestLaterProjectKeepsTheDeadlineInAProject(t *testing.T) {
 			}
 			return w.Submit("a", tasks, all, func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
 				if j.Project, j.Bound, g.Estimate = id, bound, bound; deadline > 0 {
-					j.Deadline, j.Accepted = j.Submitted.Add(deadline), true
+					j.Deadline, j.AcceptedByQuote = j.Submitted.Add(deadline), true
 				}
 			})
 		}

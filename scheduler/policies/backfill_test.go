@@ -208,7 +208,7 @@ func TestAcceptedDeadlineWithoutBoundIsPlannedByEstimate(t *testing.T) {
 		p := maker()
 		w := schedtest.New(t).AddNodes(1, schedtest.R(4, 16, 100)).AddTenants("a")
 		w.Submit("a", 1, schedtest.R(4, 1, 0), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
-			j.Deadline, j.Accepted, g.Estimate = w.Now.Add(time.Minute), true, 5*time.Second
+			j.Deadline, j.AcceptedByQuote, g.Estimate = w.Now.Add(time.Minute), true, 5*time.Second
 		})
 		policytest.Round(t, w.State, p, maker, w.Now, 100)
 		w.Start()

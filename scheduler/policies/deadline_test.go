@@ -37,7 +37,7 @@ func (w *preemptionWorld) step(submit bool) {
 				g.Estimate = est
 				j.Priority = scheduler.Priority(1 + w.r.IntN(2))
 				if w.r.IntN(3) == 0 {
-					j.Deadline, j.Accepted = j.Submitted.Add(est*2+time.Duration(w.r.IntN(20))*time.Second), true
+					j.Deadline, j.AcceptedByQuote = j.Submitted.Add(est*2+time.Duration(w.r.IntN(20))*time.Second), true
 				}
 			})
 	}
@@ -104,7 +104,7 @@ func TestVictimsAreRegularAndResume(t *testing.T) {
 					}
 					victims++
 					a := w.State.Attempt(act.AttemptID())
-					if j := w.State.StageOf(a).Job; j.Spec.Accepted {
+					if j := w.State.StageOf(a).Job; j.Spec.AcceptedByQuote {
 						if _, ok := w.State.PolicyState(scheduler.PolicyStateKey{Kind: scheduler.InfeasibleState, Job: j.Spec.ID}); !ok {
 							t.Fatalf("seed %d, %s: job %d has an accepted deadline and is a victim", seed, policy, j.Spec.ID)
 						}
@@ -149,7 +149,7 @@ func TestLongDeadlineTaskOutlastsMaxSuspended(t *testing.T) {
 		w.Start().Advance(time.Second)
 		for range 2 { // the second one waits already when the victim is due to resume
 			w.Submit("t", 1, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
-				g.Estimate, j.Deadline, j.Accepted = 2*limit, j.Submitted.Add(5*limit), true
+				g.Estimate, j.Deadline, j.AcceptedByQuote = 2*limit, j.Submitted.Add(5*limit), true
 			})
 		}
 		w.Cycle(p)
@@ -200,7 +200,7 @@ func TestGuaranteeOutranksMaxSuspended(t *testing.T) {
 	}
 	inLane := func() scheduler.JobID {
 		return w.Submit("t", 1, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
-			g.Estimate, j.Deadline, j.Accepted = limit, j.Submitted.Add(limit+time.Second), true
+			g.Estimate, j.Deadline, j.AcceptedByQuote = limit, j.Submitted.Add(limit+time.Second), true
 		})
 	}
 	first := inLane()

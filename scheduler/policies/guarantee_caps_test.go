@@ -156,7 +156,7 @@ func TestDueGuaranteeStartsUnderAFullCap(t *testing.T) {
 			w.setCap("top", x.cap)
 			regular := w.State.Job(w.Submit(x.regular, 20, x.first, func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
 				if x.accepted {
-					j.Deadline, j.Accepted, g.Estimate = w.Now.Add(time.Hour), true, 10*time.Minute
+					j.Deadline, j.AcceptedByQuote, g.Estimate = w.Now.Add(time.Hour), true, 10*time.Minute
 				}
 			}))
 			w.round()
@@ -537,7 +537,7 @@ func TestDueTaskGoesBeforeFreedCapacity(t *testing.T) {
 		t.Fatal("the regular task is not suspended")
 	}
 	lane := w.State.Job(w.Submit("a", 1, schedtest.R(1, 1, 0), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
-		j.Deadline, j.Accepted, g.Estimate = w.Now.Add(time.Minute), true, 10*time.Second
+		j.Deadline, j.AcceptedByQuote, g.Estimate = w.Now.Add(time.Minute), true, 10*time.Second
 	}))
 	freed := scheduler.Reservation{ID: w.State.Reservations().NextID(), Kind: scheduler.ReservePreempt, Job: lane.Spec.ID, Task: -1, Node: 1, OnDisk: -1,
 		Demand: schedtest.R(1, 1, 0), Start: before - 1, End: w.Now.Add(time.Minute)}

@@ -157,7 +157,7 @@ func TestQueuesOrderOnlyRegularJobs(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(1, 2, 10)).AddTenants("a")
 	p := mustNew(t, "3dsf", map[string]string{"first": "1", "preempt": "none", "aging": "0s"})
 	old := w.Submit("a", 9, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
-		j.Deadline, j.Accepted, g.Estimate = j.Submitted.Add(time.Hour), true, time.Minute
+		j.Deadline, j.AcceptedByQuote, g.Estimate = j.Submitted.Add(time.Hour), true, time.Minute
 	})
 	isHigh := func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Priority = scheduler.PriorityHigh }
 	high := w.Submit("a", 3, schedtest.R(1, 1, 1), isHigh)

@@ -235,7 +235,7 @@ func TestReducesGiveWayWithinCaps(t *testing.T) {
 func TestGuaranteedReducesGiveWayToLostMaps(t *testing.T) {
 	for _, info := range table {
 		for name, change := range map[string]func(*scheduler.JobSpec){
-			"accepted":   func(j *scheduler.JobSpec) { j.Deadline, j.Accepted = j.Submitted.Add(time.Hour), true },
+			"accepted":   func(j *scheduler.JobSpec) { j.Deadline, j.AcceptedByQuote = j.Submitted.Add(time.Hour), true },
 			"guaranteed": func(j *scheduler.JobSpec) { j.Deadline = j.Submitted.Add(time.Hour) },
 			"missed":     func(j *scheduler.JobSpec) { j.Deadline = j.Submitted.Add(4 * time.Minute) },
 			"project":    func(j *scheduler.JobSpec) { j.Project = 1 },

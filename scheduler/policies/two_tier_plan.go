@@ -286,7 +286,7 @@ func (p *roundPlan) buildProject(id scheduler.ProjectID, j *scheduler.Job) {
 func (p *roundPlan) buildRequest(g *scheduler.Stage) {
 	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: p.needs.NeedOf(g.Spec.Demand, g.Spec.Disk), NotBefore: p.earliestStart(g),
 		Bound: taskBound(g, p.defaultBound) + p.margin, SoftBound: g.Job.Spec.Bound <= 0, Unknown: isUnknown(g)}
-	r.Stays = r.SoftBound && p.hasBounds && (g.Job.Spec.Accepted || g.Job.Spec.Project != 0) // non-preemptible
+	r.Stays = r.SoftBound && p.hasBounds && (g.Job.Spec.AcceptedByQuote || g.Job.Spec.Project != 0) // non-preemptible
 	if !g.Open {
 		r.After = g.Spec.After
 	}
@@ -414,7 +414,7 @@ func (p *roundPlan) earliestStart(g *scheduler.Stage) scheduler.Time {
 // on an estimate. A task that stays until its node leaves needs the former: others may be
 // guaranteed capacity there after that.
 func (p *roundPlan) reserveKind(j *scheduler.Job, n scheduler.NodeID) scheduler.ReservationKind {
-	mayStay := j.Spec.Project != 0 || j.Spec.Accepted || (len(p.s.Node(n).Spec.Windows) > 0 && p.stays(p.s, j, n))
+	mayStay := j.Spec.Project != 0 || j.Spec.AcceptedByQuote || (len(p.s.Node(n).Spec.Windows) > 0 && p.stays(p.s, j, n))
 	if j.Spec.Bound <= 0 && (!p.hasBounds || !mayStay) {
 		return scheduler.ReserveHead
 	}

@@ -44,7 +44,7 @@ func TestTaskWithoutBoundStaysUntilItsNodeLeaves(t *testing.T) {
 					t.Fatalf("the job with a bound is planned as %v", planned)
 				}
 				stays := w.Submit("a", 1, schedtest.R(2, 1, 0), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
-					j.Deadline, j.Accepted, g.Estimate = w.Now.Add(time.Hour), true, c.estimate
+					j.Deadline, j.AcceptedByQuote, g.Estimate = w.Now.Add(time.Hour), true, c.estimate
 				})
 				d := policytest.Round(t, w.State, p, newPolicy, w.Now, 100)
 				w.Start()

@@ -74,7 +74,7 @@ func levelOutOfMemory(s *scheduler.State, a *scheduler.Attempt) scheduler.Level 
 // mustStop reports whether an attempt runs, is past its bound and must not go on.
 func (f *reservingPolicy) mustStop(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) bool {
 	j := s.StageOf(a).Job
-	if a.Phase > scheduler.AttemptRunning || f.plan.assumedEnd(s, a, now) >= now || j.Spec.Accepted {
+	if a.Phase > scheduler.AttemptRunning || f.plan.assumedEnd(s, a, now) >= now || j.Spec.AcceptedByQuote {
 		return false
 	}
 	return (j.Spec.Bound > 0 && levelOutOfMemory(s, a) != 0) || f.blocksGuarantee(s, a, now)

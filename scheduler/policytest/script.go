@@ -392,7 +392,7 @@ func (s *script) job(a *args) {
 	}
 	s.jobs[a.word(1)] = s.w.SubmitStages(a.word(2), []scheduler.StageSpec{s.stage(a)}, func(j *scheduler.JobSpec) {
 		j.Name, j.Priority, j.Estimate, j.Bound, j.Size = a.word(1), priority(a), a.duration("estimate"), a.duration("bound"), a.number("size", 0)
-		j.Accepted, j.Project = accepted, scheduler.ProjectID(a.number("project", 0))
+		j.AcceptedByQuote, j.Project = accepted, scheduler.ProjectID(a.number("project", 0))
 		if d := a.duration("deadline"); d > 0 {
 			j.Deadline = s.w.Now.Add(d)
 		}

@@ -127,7 +127,7 @@ func (c *Chaos) submit() scheduler.JobID {
 		if c.oneIn(4) {
 			j.Deadline = j.Submitted.Add(time.Duration(1+c.R.IntN(500)) * time.Second)
 			j.Estimate = time.Duration(1+c.R.IntN(100)) * time.Second
-			j.Accepted = c.oneIn(2)
+			j.AcceptedByQuote = c.oneIn(2)
 		}
 		if c.oneIn(4) {
 			j.Bound = time.Duration(1+c.R.IntN(200)) * time.Second

@@ -89,7 +89,7 @@ func TestEachReasonInItsSmallestSituation(t *testing.T) {
 			fill(w, 0, schedtest.R(4, 1, 0))
 			fill(w, 1, schedtest.R(2, 1, 0))
 			other := w.Submit("a", 1, schedtest.R(4, 1, 0), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
-				j.Deadline, j.Accepted, g.Estimate = w.Now.Add(time.Minute), true, time.Minute
+				j.Deadline, j.AcceptedByQuote, g.Estimate = w.Now.Add(time.Minute), true, time.Minute
 			})
 			reserve(w, scheduler.Reservation{ID: 1, Kind: scheduler.ReservePreempt, Job: other, Task: -1, Node: 1, Demand: schedtest.R(4, 1, 0), OnDisk: -1, Start: w.Now, End: second(61) + 1})
 			suspend(w, 2)
@@ -99,7 +99,7 @@ func TestEachReasonInItsSmallestSituation(t *testing.T) {
 			fill(w, 0, schedtest.R(4, 1, 0))
 			fill(w, 1, schedtest.R(4, 1, 0))
 			w.Submit("a", 1, schedtest.R(3, 1, 0), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
-				j.Deadline, j.Accepted, g.Estimate = w.Now.Add(time.Minute), true, time.Minute
+				j.Deadline, j.AcceptedByQuote, g.Estimate = w.Now.Add(time.Minute), true, time.Minute
 			})
 		}, want: scheduler.Waiting{Reason: scheduler.ReasonSuspending, Tasks: 1}}, // equal victims: on the first node
 		"it waits for its input": {build: func(w *schedtest.World) {
@@ -110,7 +110,7 @@ func TestEachReasonInItsSmallestSituation(t *testing.T) {
 		}, want: scheduler.Waiting{Reason: scheduler.ReasonData, Tasks: 1, Node: 1, Until: second(6)}},
 		"its deadline is infeasible, and it is to stop": {build: func(w *schedtest.World) {
 			w.Submit("a", 1, schedtest.R(1, 1, 0), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
-				j.Deadline, j.Accepted, j.OnMiss, g.Estimate = w.Now.Add(time.Second), true, scheduler.OnMissStop, time.Minute
+				j.Deadline, j.AcceptedByQuote, j.OnMiss, g.Estimate = w.Now.Add(time.Second), true, scheduler.OnMissStop, time.Minute
 			})
 		}, want: scheduler.Waiting{Reason: scheduler.ReasonNotAdmitted, Tasks: 1}},
 		"only its own later guarantee is in the way": {build: func(w *schedtest.World) {

@@ -45,7 +45,7 @@ func TestNobodyIsPreemptedWithoutAReservation(t *testing.T) {
 		w.Place(scheduler.TaskID{Job: low}, 0)
 		w.Start()
 		w.Submit("a", 1, schedtest.R(3, 1, 0), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
-			j.Deadline, j.Accepted, g.Estimate = w.Now.Add(20*time.Second), true, 10*time.Second
+			j.Deadline, j.AcceptedByQuote, g.Estimate = w.Now.Add(20*time.Second), true, 10*time.Second
 		})
 		policytest.Round(t, w.State, guaranteeing(), func() scheduler.Policy { return guaranteeing() }, w.Now, 1000)
 		suspending := int32(0)

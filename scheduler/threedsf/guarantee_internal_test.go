@@ -38,7 +38,7 @@ func TestGuaranteeCheckEqualsCheck(t *testing.T) {
 					j.Bound = time.Duration(1+r.IntN(40)) * time.Second
 				}
 				if accepted {
-					j.Deadline, j.Accepted = w.Now.Add(time.Hour), true
+					j.Deadline, j.AcceptedByQuote = w.Now.Add(time.Hour), true
 				}
 			})).Stages[0]
 		}

@@ -23,7 +23,7 @@ type laneJobSpec struct{ tasks, deadline, run int }
 
 func (x laneJobSpec) submit(w *schedtest.World, accepted bool) scheduler.JobID {
 	return w.Submit("a", int32(x.tasks), schedtest.R(1, 1, 0), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
-		j.Deadline, j.Accepted, g.Estimate = j.Submitted.Add(time.Duration(x.deadline)*time.Second), accepted, time.Duration(x.run)*time.Second
+		j.Deadline, j.AcceptedByQuote, g.Estimate = j.Submitted.Add(time.Duration(x.deadline)*time.Second), accepted, time.Duration(x.run)*time.Second
 	})
 }
 

@@ -41,7 +41,7 @@ func TestWhenAJobIsOverdue(t *testing.T) {
 			w.Now = second(x.submit)
 			id := w.Submit("a", 3, schedtest.R(1, 1, 0), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
 				if x.deadline {
-					j.Deadline, j.Accepted, g.Estimate = w.Now.Add(time.Hour), true, time.Second
+					j.Deadline, j.AcceptedByQuote, g.Estimate = w.Now.Add(time.Hour), true, time.Second
 				}
 			})
 			if x.end > 0 {

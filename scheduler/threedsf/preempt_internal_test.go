@@ -138,7 +138,7 @@ func TestWhoIsPreempted(t *testing.T) {
 						j.Priority = scheduler.PriorityHigh
 					}
 					if r.dead {
-						j.Deadline, j.Accepted = w.Now.Add(time.Hour), true
+						j.Deadline, j.AcceptedByQuote = w.Now.Add(time.Hour), true
 					}
 				})
 				w.Place(scheduler.TaskID{Job: id}, 0)
@@ -146,7 +146,7 @@ func TestWhoIsPreempted(t *testing.T) {
 			}
 			w.Now = began
 			w.Submit("a", 1, schedtest.R(3, 1, 0), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
-				j.Deadline, j.Accepted, g.Estimate = began.Add(x.slack+10*time.Second), true, 10*time.Second
+				j.Deadline, j.AcceptedByQuote, g.Estimate = began.Add(x.slack+10*time.Second), true, 10*time.Second
 			})
 			d := w.Cycle(New(Config{Name: "3dsf", Level: drf.Largest, Resources: 3, PriorityOrder: true, Deadlines: true, Order: deadline.EMWTF, Preempt: x.mode, MaxSuspended: time.Hour}))
 			var got []scheduler.JobID

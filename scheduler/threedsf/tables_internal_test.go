@@ -25,8 +25,10 @@ func TestClassAndGuaranteeStatusFollowSpecAndPolicyStates(t *testing.T) {
 	type spec = func(*scheduler.JobSpec)
 	second := func(n int) scheduler.Time { return scheduler.Time(n) * scheduler.Time(time.Second) }
 	withDeadline := func(j *scheduler.JobSpec) { j.Deadline = second(100) }
-	accepted := func(j *scheduler.JobSpec) { j.Deadline, j.Accepted = second(100), true }
-	stopped := func(j *scheduler.JobSpec) { j.Deadline, j.Accepted, j.OnMiss = second(100), true, scheduler.OnMissStop }
+	accepted := func(j *scheduler.JobSpec) { j.Deadline, j.AcceptedByQuote = second(100), true }
+	stopped := func(j *scheduler.JobSpec) {
+		j.Deadline, j.AcceptedByQuote, j.OnMiss = second(100), true, scheduler.OnMissStop
+	}
 	high := func(j *scheduler.JobSpec) { j.Priority = scheduler.PriorityHigh }
 	for name, x := range map[string]struct {
 		spec    spec
@@ -226,7 +228,7 @@ func (x *attemptCase) check(t *testing.T) {
 	w.Now = 0
 	j := w.State.Job(w.Submit("a", 1, schedtest.R(1, 2, 0), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
 		if j.Bound, g.Estimate = x.bound, 20*time.Second; x.deadline || x.accepted {
-			j.Deadline, j.Accepted = w.Now.Add(time.Hour), x.accepted
+			j.Deadline, j.AcceptedByQuote = w.Now.Add(time.Hour), x.accepted
 		}
 	}))
 	if x.deadline {

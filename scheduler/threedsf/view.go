@@ -103,7 +103,7 @@ func (v *view) guaranteeStatus(j *scheduler.Job) guaranteeStatus {
 			return statusNone
 		}
 		return statusGuaranteed
-	case j.Spec.Accepted || j.IsInfeasible() || !v.cfg.Deadlines || v.isRefused(j):
+	case j.Spec.AcceptedByQuote || j.IsInfeasible() || !v.cfg.Deadlines || v.isRefused(j):
 		return statusNone
 	default:
 		return statusRequested

@@ -57,7 +57,7 @@ func (w *busyWorld) submit() {
 	case 2:
 		w.SubmitStages(tenant, stages, func(j *scheduler.JobSpec) {
 			j.Deadline = j.Submitted.Add(bound*2 + time.Duration(w.r.IntN(60))*time.Second)
-			j.Accepted = w.accepts && w.r.IntN(2) == 0
+			j.AcceptedByQuote = w.accepts && w.r.IntN(2) == 0
 			if w.r.IntN(2) == 0 {
 				j.Bound = bound
 			}

@@ -70,7 +70,7 @@ func TestTheNewestTaskIsSuspended(t *testing.T) {
 	older := occupy(w, 0, schedtest.R(1, 1, 1), 60*time.Second)
 	newer := occupy(w, 0, schedtest.R(1, 1, 1), 60*time.Second)
 	urgent := w.Submit("a", 1, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
-		j.Deadline, j.Accepted, g.Estimate = w.Now.Add(20*time.Second), true, 10*time.Second
+		j.Deadline, j.AcceptedByQuote, g.Estimate = w.Now.Add(20*time.Second), true, 10*time.Second
 	})
 	checkEnds(t, w, map[scheduler.JobID]time.Duration{older: 60 * time.Second, newer: 70 * time.Second, urgent: 10 * time.Second})
 }

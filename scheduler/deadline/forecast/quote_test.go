@@ -136,7 +136,7 @@ func actOn(t *testing.T, w *schedtest.World, a *scheduler.Attempt, kind schedule
 // submitDue submits a job of tenant a with an accepted deadline, from now.
 func submitDue(w *schedtest.World, tasks int32, in, run time.Duration) scheduler.JobID {
 	return w.Submit("a", tasks, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
-		j.Deadline, j.Accepted, g.Estimate = w.Now.Add(in), true, run
+		j.Deadline, j.AcceptedByQuote, g.Estimate = w.Now.Add(in), true, run
 	})
 }
 
@@ -153,7 +153,7 @@ func markInfeasible(t *testing.T, w *schedtest.World, job scheduler.JobID) {
 func suspendTwo(t *testing.T, w *schedtest.World, in time.Duration) {
 	t.Helper()
 	job := w.Submit("a", 4, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
-		j.Deadline, j.Accepted, g.Estimate, g.MaxParallel = w.Now.Add(in), true, 10*time.Second, 2
+		j.Deadline, j.AcceptedByQuote, g.Estimate, g.MaxParallel = w.Now.Add(in), true, 10*time.Second, 2
 	})
 	for i := range int32(2) {
 		w.Place(scheduler.TaskID{Job: job, Index: i}, 0)
@@ -215,7 +215,7 @@ func TestQuotesByHand(t *testing.T) {
 		"behind a job with a later deadline, which has to start earlier: it has a second stage": {func(w *schedtest.World) {
 			stages := append(oneStage(4, 10*time.Second), oneStage(1, 45*time.Second)...)
 			stages[1].Name, stages[1].After = "then", []int32{0}
-			w.SubmitStages("a", stages, func(j *scheduler.JobSpec) { j.Deadline, j.Accepted = scheduler.Time(100*time.Second), true })
+			w.SubmitStages("a", stages, func(j *scheduler.JobSpec) { j.Deadline, j.AcceptedByQuote = scheduler.Time(100*time.Second), true })
 		}, Query{Job: scheduler.JobSpec{Deadline: scheduler.Time(time.Minute)}, Stages: oneStage(4, 10*time.Second)}, 20 * time.Second},
 		"under a cap of its tenant, on an idle cluster": {func(w *schedtest.World) {
 			capTotal(t, w, 2)
@@ -553,7 +553,7 @@ func TestOfferedDeadlinesHold(t *testing.T) {
 		"two waves on an idle cluster": {func(*schedtest.World) {}, 15 * time.Second, Query{Stages: oneStage(8, 10*time.Second), Preempt: true}, 20 * time.Second},
 		"with a later deadline others go first": {func(w *schedtest.World) {
 			w.Submit("a", 4, schedtest.R(1, 1, 1), func(j *scheduler.JobSpec, g *scheduler.StageSpec) {
-				j.Deadline, j.Accepted, g.Estimate = w.Now.Add(140*time.Second), true, 100*time.Second
+				j.Deadline, j.AcceptedByQuote, g.Estimate = w.Now.Add(140*time.Second), true, 100*time.Second
 			})
 		}, 5 * time.Second, Query{Stages: oneStage(4, 10*time.Second), Preempt: true}, 10 * time.Second},
 		"too large for any node": {func(*schedtest.World) {}, time.Minute, Query{Stages: []scheduler.StageSpec{{Tasks: 1, Demand: schedtest.R(9, 1, 1), Estimate: time.Second}}}, -1},

@@ -105,7 +105,7 @@ func (a *admission) jobSpec(w *world, j *job) scheduler.JobSpec {
 		spec.Priority = scheduler.PriorityLow
 	}
 	if in.Deadline > 0 {
-		spec.Deadline, spec.Accepted = w.timeAt(in.Deadline), w.Models.AcceptDeadlines
+		spec.Deadline, spec.AcceptedByQuote = w.timeAt(in.Deadline), w.Models.AcceptDeadlines
 	}
 	if spec.Size == 0 {
 		spec.Size = j.res.Work
@@ -252,9 +252,9 @@ func (a *admission) handlePolicyState(w *world, n *scheduler.PolicyState) error 
 	case scheduler.ViolatedState:
 		w.res.ViolatedGuarantees++
 	case scheduler.RefusedState:
-		if j := w.s.Job(n.Job); j != nil && j.Spec.Deadline > 0 && !j.Spec.Accepted {
+		if j := w.s.Job(n.Job); j != nil && j.Spec.Deadline > 0 && !j.Spec.AcceptedByQuote {
 			spec := j.Spec
-			spec.Accepted = true // without a guarantee
+			spec.AcceptedByQuote = true // without a guarantee
 			w.dirty = true
 			return w.s.Events().UpdateJob(spec)
 		}
