@@ -58,7 +58,8 @@ func (c *checker) reservedOn(id NodeID) []*Reservation {
 
 // checkGuarantees checks a start on a node against the guarantees reserved there: at the start of each of them there
 // must be enough free capacity for it beside what then runs and is not preemptible, on the node's disks too. A task
-// with a runtime bound is assumed to run until its bound; one without a bound, or that is suspended, for ever.
+// with a runtime bound is assumed to run until its bound, one without for ever. One that is suspended stays until its
+// bound from the start of its own guarantee there on, and for ever without one.
 func (c *checker) checkGuarantees(p *placedTask, g *Stage, task int32) {
 	n := c.s.cluster.nodes[p.node]
 	if (len(n.reserved) == 0 && len(c.latest) == 0) || c.isPreemptibleOn(p.job, n) {
@@ -85,7 +86,7 @@ func (c *checker) guaranteeFits(r *Reservation, list []*Reservation, n *Node) bo
 	c.scratch.Free, c.scratch.Disks = account.free, append(c.scratch.Disks[:0], account.disks...)
 	for a := range c.s.Attempts().On(n.Spec.ID) {
 		g := c.s.StageOf(a)
-		if c.isPreemptibleOn(g.Job, n) || g.AssumedEnd(a) <= at || g.Job.Spec.ID == r.Job {
+		if c.isPreemptibleOn(g.Job, n) || g.Job.Spec.ID == r.Job || c.endsBy(a, g, at, list) {
 			c.scratch.Release(a.Occupied.Resources, a.Occupied.Disk, a.Disk)
 		}
 	}
@@ -115,6 +116,18 @@ func (c *checker) guaranteeFits(r *Reservation, list []*Reservation, n *Node) bo
 		}
 	}
 	return (Resources{}).Fits(free) && onOne && (space >= 0 || r.Disk == 0)
+}
+
+// endsBy reports whether an attempt is taken to have ended by a time: by its bound, a suspended one if a guarantee of the list lets it go
+// on before, for as long as that is. One that the decision resumes is also among the placed, and stays suspended here.
+func (c *checker) endsBy(a *Attempt, g *Stage, at Time, list []*Reservation) bool {
+	if !a.Level.Suspended() || c.seen[a.ID] {
+		return g.AssumedEnd(a) <= at
+	}
+	return slices.ContainsFunc(list, func(r *Reservation) bool {
+		return r.Kind.IsGuarantee() && r.End <= at && r.Job == a.ID.Job && r.Stage == a.ID.Stage && r.Task == a.ID.Index &&
+			boundedEnd(g, a.Ran, max(r.Start, c.now)) <= r.End
+	})
 }
 
 // boundedEnd returns the end of a task that has run for so long and starts or goes on now by its bound, or Never.

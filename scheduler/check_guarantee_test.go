@@ -71,6 +71,21 @@ func TestCheckDefendsGuarantees(t *testing.T) {
 			r.Node, r.Demand, r.Start = 0, schedtest.R(1, gib, 0), w.Now.Add(in)
 		})
 	}
+	// reserveFrozen reserves capacity for the frozen task of job 1 to go on, for so long.
+	reserveFrozen := func(in, lasts time.Duration) scheduler.Action {
+		return reserve(func(r *scheduler.Reservation) {
+			r.ID, r.Kind, r.Job, r.Project, r.Node, r.Demand = 2, scheduler.ReserveProject, 1, 1, 0, schedtest.R(1, 0, 0)
+			r.Start, r.End = w.Now.Add(in), w.Now.Add(in+lasts)
+		})
+	}
+	// freezeFor is freeze, with a guarantee in three minutes for what 1 GiB leaves of the node's memory, and one for the
+	// frozen task to go on.
+	freezeFor := func(in, lasts time.Duration) {
+		freeze()
+		reserveNode(3*time.Minute, 7)
+		a := reserveFrozen(in, lasts)
+		must(t, w.State.Apply(&a, w.Now))
+	}
 	guaranteeJob := func(job scheduler.JobID) {
 		must(t, w.State.PolicyStates().Apply([]scheduler.PolicyState{{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.GuaranteeState, Job: job}, At: w.Now.Add(time.Hour)}}))
 	}
@@ -198,6 +213,22 @@ func TestCheckDefendsGuarantees(t *testing.T) {
 			freeze()
 			reserveNode(2*time.Minute, 7)
 		}, actions: func() []scheduler.Action { return []scheduler.Action{place(2, 0, 0)} }, want: scheduler.RuleGuarantee},
+		"a start beside a frozen task that a guarantee lets end before": {prepare: func() { freezeFor(2*time.Minute, time.Minute) },
+			actions: func() []scheduler.Action { return []scheduler.Action{place(2, 0, 0)} }},
+		"a start beside one that a guarantee lets end later": {prepare: func() { freezeFor(2*time.Minute+1, time.Minute) },
+			actions: func() []scheduler.Action { return []scheduler.Action{place(2, 0, 0)} }, want: scheduler.RuleGuarantee},
+		"a start beside one whose guarantee is shorter than its bound": {prepare: func() { freezeFor(2*time.Minute, time.Minute-1) },
+			actions: func() []scheduler.Action { return []scheduler.Action{place(2, 0, 0)} }, want: scheduler.RuleGuarantee},
+		"a start beside one whose guarantee the decision moves to a time before": {prepare: func() { freezeFor(4*time.Minute, time.Minute) },
+			actions: func() []scheduler.Action {
+				return []scheduler.Action{reserveFrozen(time.Minute, time.Minute), place(2, 0, 0)}
+			}},
+		"a start beside one whose guarantee the decision moves to a time after": {prepare: func() { freezeFor(2*time.Minute, time.Minute) },
+			actions: func() []scheduler.Action {
+				return []scheduler.Action{reserveFrozen(4*time.Minute, time.Minute), place(2, 0, 0)}
+			}, want: scheduler.RuleGuarantee},
+		"two starts beside one that is resumed before its guarantee, whose memory counts once": {prepare: func() { freezeFor(2*time.Minute, time.Minute) },
+			actions: func() []scheduler.Action { return []scheduler.Action{resume, place(2, 0, 0), place(2, 1, 0)} }, want: scheduler.RuleGuarantee},
 		"a start beside one that is resumed and then ends": {prepare: func() {
 			freeze()
 			reserveNode(2*time.Minute, 7)

@@ -79,6 +79,7 @@ func TestWorldsThatFailedOnceConform(t *testing.T) {
 		"plans that begin where running tasks alone exceed a node that leaves": {"two_tier", 0xbac5aaf4f, 7, nil},
 		"a task past its estimate where the decision gives a guarantee":        {"conservative", 0x11f68bfb53d2, 10, nil},
 		"a task that waited for its own node, and then for any":                {"two_tier", 0xaf63be9, 8, nil},
+		"a frozen task that is planned to end before others' guarantees":       {"conservative", 0x9df1b8bbacf08225, 27, nil},
 		"a due task whose node leaves before it would end":                     {"3dsf", 0x45aafcb047e37, 2, nil},
 		"a stage of which the last action moved the task it waited with":       {"3dsf", 0x1c660af60, 2, nil},
 		"nodes reserved where nothing fits, as only a new State does not know": {"ideal", 0xd81, 10, map[string]string{"reserve": "true"}},
