@@ -65,6 +65,10 @@ func TestStrictFifoConforms(t *testing.T) {
 	policytest.Run(t, func() scheduler.Policy { return &fifo{strict: true} })
 }
 
+func TestNaiveDRFConforms(t *testing.T) {
+	policytest.Run(t, func() scheduler.Policy { return mustNew(t, "drf", map[string]string{"stop_at_first_misfit": "true"}) })
+}
+
 // Worlds in which a policy failed, with what was wrong then.
 func TestWorldsThatFailedOnceConform(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -83,6 +87,7 @@ func TestWorldsThatFailedOnceConform(t *testing.T) {
 		"a due task whose node leaves before it would end":                     {"3dsf", 0x45aafcb047e37, 2, nil},
 		"a stage of which the last action moved the task it waited with":       {"3dsf", 0x1c660af60, 2, nil},
 		"nodes reserved where nothing fits, as only a new State does not know": {"ideal", 0xd81, 10, map[string]string{"reserve": "true"}},
+		"a task after which another tenant's next one is over a cap":           {"drf", 2187, 14, map[string]string{"stop_at_first_misfit": "true"}},
 		"the demotion of a job whose first task is placed in the last pass":    {"las_mq", 0x1ae411c5b, 8, map[string]string{"reserve": "true"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -70,6 +70,26 @@ func TestNaiveDRFSkipping(t *testing.T) {
 	}
 }
 
+// A task of one tenant may leave the next task of another no room under their common cap. With stop_at_first_misfit, the tenant
+// whose task does not fit is next only by the shares of tasks that may still start.
+func TestNaiveDRFStopsAtATaskWithinCaps(t *testing.T) {
+	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 16, 0)).AddTenants("a", "c", "c/d")
+	spec := w.Tenant("c").Spec
+	spec.Caps.Total = scheduler.Limit(schedtest.R(3, 0, 0))
+	if err := w.State.Events().PutTenant(spec); err != nil {
+		t.Fatal(err)
+	}
+	w.Submit("a", 1, schedtest.R(3.5, 1, 0))
+	w.Submit("c", 1, schedtest.R(2.5, 1, 0))
+	w.Submit("c/d", 1, schedtest.R(2.5, 1, 0))
+	w.Submit("c/d", 1, schedtest.R(0.5, 1, 0))
+	newPolicy := func() scheduler.Policy { return mustNew(t, "drf", map[string]string{"stop_at_first_misfit": "true"}) }
+	d := policytest.Round(t, w.State, newPolicy(), newPolicy, w.Now, 100)
+	if got := placementOrder(w, &d); got != "cd" {
+		t.Errorf("placed tasks of %q, want cd", got)
+	}
+}
+
 // Three nodes of four slots, 32 map tasks of one block with one replica each, 16, 10
 // and 6 on a node, with unpredicted run times of 2 to 6 s (a user's cluster). Every
 // task runs at its input.

@@ -130,6 +130,17 @@ func (o *tenantOrder) updateHead(t scheduler.TenantID) {
 	o.cursors[t].headClass = at + 1
 }
 
+// updateHeads sets the next task of each tenant in the tree, and reports whether any is another one: a placement for one
+// tenant may have used up a cap that it has in common with others. O(tenants with ready work).
+func (o *tenantOrder) updateHeads() (changed bool) {
+	for _, t := range o.active {
+		before := o.cursors[t].cursor.inTree
+		o.updateHead(t)
+		changed = changed || o.cursors[t].cursor.inTree != before
+	}
+	return changed
+}
+
 // leaveHeadClass removes a tenant from the class of its next task.
 func (o *tenantOrder) leaveHeadClass(t scheduler.TenantID) {
 	if at := &o.cursors[t].headClass; *at > 0 {
@@ -230,6 +241,9 @@ func (o *tenantOrder) nextTenant() (scheduler.TenantID, *scheduler.Stage) {
 			continue
 		}
 		if o.c.cfg.StopAtFirstMisfit && o.c.s.Cluster().NextNode(g, 0) == scheduler.NoNode {
+			if o.updateHeads() {
+				continue
+			}
 			o.firstMisfit = g
 			return scheduler.NoTenant, nil
 		}
