@@ -30,33 +30,22 @@ type evacuations map[int32]int64
 
 // track follows a change of a node.
 func (e evacuations) track(n *facts.Node) {
-	if n.Up && n.Draining && n.DrainDeadline > 0 {
+	if leavesAtDeadline(n) {
 		e[n.ID] = n.DrainDeadline
 	} else {
 		delete(e, n.ID)
 	}
 }
 
+// leavesAtDeadline reports whether what still runs on a node leaves it at its DrainDeadline.
+func leavesAtDeadline(n *facts.Node) bool { return n.Up && n.Draining && n.DrainDeadline > 0 }
+
 // propose proposes what moves tasks off nodes whose deadline has passed. It returns
 // when the next look is due, zero for none.
 func (e evacuations) propose(ctx context.Context, p proposer) (next time.Time, err error) {
 	now := p.c.now()
 	var acts []*droverv1.ActionFact
-	p.c.view(func(f *facts.Facts) {
-		for id, due := range e {
-			at := time.Unix(0, due)
-			if !at.After(now) {
-				for _, t := range stayingOn(f, f.Node(id)) {
-					if t.act != nil && len(acts) < maxEvacuations && !joinsProbation(f, acts, t.act) {
-						acts = append(acts, t.act)
-					}
-				}
-				at = now.Add(evacuationPause)
-				e[id] = at.UnixNano()
-			}
-			next = earlier(next, at)
-		}
-	})
+	p.c.view(func(f *facts.Facts) { acts, next = e.look(f, now) })
 	if len(acts) == 0 {
 		return next, nil
 	}
@@ -68,6 +57,29 @@ func (e evacuations) propose(ctx context.Context, p proposer) (next time.Time, e
 		p.c.log.Info("a task did not leave a drained node", "task", acts[d.Index].GetKey(), "why", d.Reason)
 	}
 	return next, nil
+}
+
+// look returns what moves tasks off nodes whose deadline has passed, and when the next look is due. The facts may be newer
+// than e: where a drain has ended, or its deadline was put off, since the loop last followed them, nothing leaves the node.
+func (e evacuations) look(f *facts.Facts, now time.Time) (acts []*droverv1.ActionFact, next time.Time) {
+	for id, due := range e {
+		n := f.Node(id)
+		if !leavesAtDeadline(n) {
+			continue // the loop follows the change next
+		}
+		at := time.Unix(0, max(due, n.DrainDeadline))
+		if !at.After(now) {
+			for _, t := range stayingOn(f, n) {
+				if t.act != nil && len(acts) < maxEvacuations && !joinsProbation(f, acts, t.act) {
+					acts = append(acts, t.act)
+				}
+			}
+			at = now.Add(evacuationPause)
+			e[id] = at.UnixNano()
+		}
+		next = earlier(next, at)
+	}
+	return acts, next
 }
 
 // joinsProbation reports whether an action moves an attempt to a node on probation, which takes one at a time, where

@@ -133,6 +133,84 @@ func TestEvacuation(t *testing.T) {
 	}
 }
 
+// A look moves nothing off a node whose drain has ended, or whose deadline was put off, since the loop last followed the
+// facts: what it suspended for the drain would stay so, as no end of a drain comes any more.
+func TestEvacuationLooksAtTheNodeAsItIsNow(t *testing.T) {
+	const deadline = int64(time.Second)
+	now := time.Unix(0, deadline+int64(evacuationPause))
+	later := now.Add(time.Hour).UnixNano()
+	for name, c := range map[string]struct {
+		change func(*facts.Node)
+		acts   int
+		next   time.Time
+	}{
+		"drained":                   {func(*facts.Node) {}, 1, now.Add(evacuationPause)},
+		"the drain has ended":       {func(n *facts.Node) { n.Draining, n.DrainDeadline = false, 0 }, 0, time.Time{}},
+		"the deadline was taken":    {func(n *facts.Node) { n.DrainDeadline = 0 }, 0, time.Time{}},
+		"the deadline was put off":  {func(n *facts.Node) { n.DrainDeadline = later }, 0, time.Unix(0, later)},
+		"the node was lost":         {func(n *facts.Node) { n.Up = false }, 0, time.Time{}},
+		"the deadline is still due": {func(n *facts.Node) { n.DrainDeadline = now.UnixNano() }, 1, now.Add(evacuationPause)},
+	} {
+		w := newRandomCluster(t, 1)
+		w.runOnNode(levelNode("n1"))
+		n := w.f.Node(1)
+		n.Draining, n.DrainDeadline = true, deadline
+		e := evacuations{}
+		e.track(n)
+		c.change(n)
+		if acts, next := e.look(w.f, now); len(acts) != c.acts || !next.Equal(c.next) {
+			t.Errorf("%s: %v, the next look at %v, want %d actions and %v", name, acts, next, c.acts, c.next)
+		}
+	}
+}
+
+// What was parked for a drain by an entry that came after the end of the drain, as one that was proposed just before may,
+// is resumed by the scheduler.
+func TestAnEvacuationThatComesLateParksNothing(t *testing.T) {
+	w := newRandomCluster(t, 1)
+	k := w.runOnNode(levelNode("n1"))
+	drain := func(on bool) {
+		d := &droverv1.NodeDrainFact{Node: 1, Draining: on}
+		if on {
+			d.Deadline = w.now
+		}
+		w.must(&droverv1.Entry{Body: &droverv1.Entry_NodeDrain{NodeDrain: d}})
+	}
+	var acts []*droverv1.ActionFact
+	propose := func() {
+		acts, _ = evacuations{1: 0}.look(w.f, time.Unix(0, w.now).Add(evacuationPause))
+	}
+	park := func() {
+		t.Helper()
+		w.must(&droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{Actions: acts}}})
+	}
+	parked := func(want bool, when string) {
+		t.Helper()
+		if err := w.p.follow(w.f, w.takeJournal()); err != nil {
+			t.Fatal(err)
+		}
+		if a := w.p.state.Attempt(attemptID(k)); a.Phase != scheduler.AttemptSuspended || a.Parked != want {
+			t.Errorf("%s: it is %v, parked %v, want %v", when, a.Phase, a.Parked, want)
+		}
+	}
+	drain(true)
+	propose()
+	drain(false)
+	park()
+	seen := &droverv1.SeenAttempt{Key: k.Proto(1), Phase: droverv1.Phase_PHASE_RUNNING, Level: droverv1.Level_LEVEL_CHECKPOINTED, Occupied: &droverv1.Resources{}}
+	w.must(&droverv1.Entry{Body: &droverv1.Entry_Attempts{Attempts: &droverv1.AttemptsFact{Node: 1, Epoch: w.f.Node(1).Epoch, Seen: []*droverv1.SeenAttempt{seen}}}})
+	parked(false, "suspended after the end of the drain")
+	drain(true)
+	parked(true, "drained again")
+	drain(false)
+	parked(false, "the second drain has ended")
+	drain(true)
+	propose()
+	drain(false)
+	park() // it was checkpointed, so it was to be parked alone
+	parked(false, "parked after the end of a drain")
+}
+
 // One look moves a single task to a node on probation; to others it moves as many as there are.
 func TestEvacuationMovesOneTaskToANodeOnProbation(t *testing.T) {
 	f := facts.New()
@@ -166,14 +244,8 @@ func TestEvacuationMovesOneTaskToANodeOnProbation(t *testing.T) {
 // new one: the log drops the second of two new ones alone. A user is told that a node on probation has its task already.
 func TestOneTaskMovesToANodeOnProbation(t *testing.T) {
 	w := newRandomCluster(t, 1)
-	must := func(e *droverv1.Entry) {
-		t.Helper()
-		if r := w.apply(e); r.Err != nil || len(r.Dropped) > 0 {
-			t.Fatal(r.Err, r.Dropped)
-		}
-	}
 	for i := range 3 {
-		must(&droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: levelNode(fmt.Sprint("n", i+1))}}})
+		w.must(&droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: levelNode(fmt.Sprint("n", i+1))}}})
 	}
 	job := groupJob("g", 3)
 	jobspec.SetDefaults(job)
@@ -181,11 +253,11 @@ func TestOneTaskMovesToANodeOnProbation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	must(&droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{ShuffleToken: "t", Spec: string(text)}}})
+	w.must(&droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{ShuffleToken: "t", Spec: string(text)}}})
 	key := func(task int32) facts.Key { return facts.Key{Job: w.f.JobIDs()[0], Task: task, Attempt: 1} }
 	place := func(task, node int32) {
 		t.Helper()
-		must(&droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{Actions: []*droverv1.ActionFact{
+		w.must(&droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{Actions: []*droverv1.ActionFact{
 			{Kind: int32(facts.ActPlace), Key: key(task).Proto(1), Node: node}}}}})
 	}
 	place(0, 1)

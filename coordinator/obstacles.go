@@ -68,7 +68,7 @@ func (b *scheduleBuilder) addObstacles(f *facts.Facts, out *droverv1.ScheduleWai
 	set := b.core.quoter.lastObstacles()[stageID(out.GetJob(), out.GetStage())]
 	var list []*droverv1.ScheduleObstacle
 	for _, id := range set.Attempts {
-		k := facts.Key{Job: uint64(id.Job), Stage: id.Stage, Task: id.Index, Attempt: id.Attempt}
+		k := attemptKey(id)
 		a, j := f.Attempt(k), f.Job(k.Job)
 		if a == nil || j == nil || !a.State.IsActive() || a.Node != int32(set.Node)+1 {
 			return

@@ -5,7 +5,6 @@ import (
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/coordinator/facts"
-	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/scheduler"
 )
 
@@ -29,33 +28,22 @@ func TestDeeperSuspensionKeepsParked(t *testing.T) {
 		} {
 			t.Run(name+"/"+who, func(t *testing.T) {
 				w := newRandomCluster(t, 1)
-				must := func(e *droverv1.Entry) {
-					t.Helper()
-					if r := w.apply(e); r.Err != nil || len(r.Dropped) > 0 {
-						t.Fatal(r.Err, r.Dropped)
-					}
-				}
 				info := levelNode("n")
 				info.Levels, info.Swap = append(info.Levels, swapped), 1<<30
-				must(&droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: info}}})
-				job := groupJob("g", 1)
-				jobspec.SetDefaults(job)
-				text, err := jobspec.Encode(job)
-				if err != nil {
-					t.Fatal(err)
+				k := w.runOnNode(info)
+				n := w.f.NodeByName("n")
+				if parked.drain {
+					w.must(&droverv1.Entry{Body: &droverv1.Entry_NodeDrain{NodeDrain: &droverv1.NodeDrainFact{Node: n.ID, Draining: true, Deadline: w.now}}})
 				}
-				must(&droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{ShuffleToken: "t", Spec: string(text)}}})
-				n, k := w.f.NodeByName("n"), facts.Key{Job: w.f.JobIDs()[0], Attempt: 1}
 				report := func(l droverv1.Level) {
 					t.Helper()
 					seen := &droverv1.SeenAttempt{Key: k.Proto(1), Phase: droverv1.Phase_PHASE_RUNNING, Level: l, Occupied: &droverv1.Resources{Memory: 1 << 20}}
-					must(&droverv1.Entry{Body: &droverv1.Entry_Attempts{Attempts: &droverv1.AttemptsFact{Node: n.ID, Epoch: n.Epoch, Seen: []*droverv1.SeenAttempt{seen}}}})
+					w.must(&droverv1.Entry{Body: &droverv1.Entry_Attempts{Attempts: &droverv1.AttemptsFact{Node: n.ID, Epoch: n.Epoch, Seen: []*droverv1.SeenAttempt{seen}}}})
 				}
 				decide := func(d *droverv1.DecisionFact) {
 					t.Helper()
-					must(&droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: d}})
+					w.must(&droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: d}})
 				}
-				decide(&droverv1.DecisionFact{Actions: []*droverv1.ActionFact{{Kind: int32(facts.ActPlace), Key: k.Proto(1), Node: n.ID}}})
 				decide(&droverv1.DecisionFact{Actions: []*droverv1.ActionFact{{Kind: int32(facts.ActSuspend), Key: k.Proto(1), Level: frozen, Manual: parked.manual, Drain: parked.drain}}})
 				report(frozen)
 				decide(deeper(w, k))

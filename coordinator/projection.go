@@ -65,7 +65,7 @@ func (p *projection) applyChange(f *facts.Facts, c *facts.Change) error {
 	case facts.ChangeTenant:
 		return p.putTenant(f, f.Tenants()[c.Node])
 	case facts.ChangeNode:
-		return p.putNode(f.Node(c.Node), 0)
+		return p.syncNode(f, f.Node(c.Node))
 	case facts.ChangeNodeLost:
 		return p.loseNode(f, f.Node(c.Node), scheduler.Time(c.At))
 	case facts.ChangeJob:
@@ -102,6 +102,11 @@ func nodeID(id int32) scheduler.NodeID { return scheduler.NodeID(id - 1) }
 
 func attemptID(k facts.Key) scheduler.AttemptID {
 	return scheduler.AttemptID{TaskID: taskID(k), Attempt: k.Attempt}
+}
+
+// attemptKey is the inverse of attemptID.
+func attemptKey(id scheduler.AttemptID) facts.Key {
+	return facts.Key{Job: uint64(id.Job), Stage: id.Stage, Task: id.Index, Attempt: id.Attempt}
 }
 
 func taskID(k facts.Key) scheduler.TaskID {
@@ -165,6 +170,23 @@ func (p *projection) putNode(n *facts.Node, disks int) error {
 	return p.updateRestores(changed)
 }
 
+// syncNode updates a node, and which of its attempts are parked for its drain. O(attempts on the node).
+func (p *projection) syncNode(f *facts.Facts, n *facts.Node) error {
+	if err := p.putNode(n, 0); err != nil {
+		return err
+	}
+	for have := range p.state.Attempts().On(nodeID(n.ID)) {
+		a := f.Attempt(attemptKey(have.ID))
+		if a == nil || a.Node != n.ID || !a.Suspension.Drained {
+			continue
+		}
+		if err := ignoreStale(p.state.Events().SetParked(have.ID, a.Run, a.Suspension.IsParkedOn(n))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // updateRestores updates the nodes of classes that can restore others than before. O(nodes).
 func (p *projection) updateRestores(changed map[string]bool) error {
 	for _, n := range p.state.Nodes() {
@@ -206,8 +228,7 @@ func usedDisks(f *facts.Facts) map[int32]int {
 func (p *projection) loseNode(f *facts.Facts, n *facts.Node, now scheduler.Time) error {
 	id := nodeID(n.ID)
 	for _, a := range slices.Collect(p.state.Attempts().On(id)) {
-		k := facts.Key{Job: uint64(a.ID.Job), Stage: a.ID.Stage, Task: a.ID.Index, Attempt: a.ID.Attempt}
-		has := f.Attempt(k)
+		has := f.Attempt(attemptKey(a.ID))
 		if has != nil && has.Node != n.ID {
 			continue
 		}

@@ -59,7 +59,7 @@ func (p *projection) syncLevel(f *facts.Facts, k facts.Key, at int64) error {
 		}
 	}
 	if a.Suspension.ImageNode == 0 {
-		if err := p.syncLevelOnNode(k, a, have, now); err != nil {
+		if err := p.syncLevelOnNode(f.Node(a.Node), k, a, have, now); err != nil {
 			return err
 		}
 	}
@@ -101,11 +101,11 @@ func timesAtEnd(a *facts.Attempt) scheduler.AttemptTimes {
 }
 
 // syncLevelOnNode is syncLevel for an attempt that does not migrate.
-func (p *projection) syncLevelOnNode(k facts.Key, a *facts.Attempt, have *scheduler.Attempt, now scheduler.Time) error {
+func (p *projection) syncLevelOnNode(n *facts.Node, k facts.Key, a *facts.Attempt, have *scheduler.Attempt, now scheduler.Time) error {
 	if err := p.confirmLevel(k, a, have, now); err != nil {
 		return err
 	}
-	err := errors.Join(ignoreStale(p.state.Events().SetParked(attemptID(k), a.Run, a.Suspension.Parked)), ignoreStale(p.state.Events().SetRefusedLevels(attemptID(k), a.Run, scheduler.LevelSet(a.Suspension.Refused()))))
+	err := errors.Join(ignoreStale(p.state.Events().SetParked(attemptID(k), a.Run, a.Suspension.IsParkedOn(n))), ignoreStale(p.state.Events().SetRefusedLevels(attemptID(k), a.Run, scheduler.LevelSet(a.Suspension.Refused()))))
 	if err != nil || a.Target == 0 {
 		return err
 	}

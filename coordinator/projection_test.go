@@ -58,6 +58,31 @@ func (w *randomCluster) apply(e *droverv1.Entry) facts.Result {
 	return w.f.Apply(w.index, e)
 }
 
+// runOnNode places the only task of a job on a new node, and returns its attempt.
+func (w *randomCluster) runOnNode(n *droverv1.NodeInfo) facts.Key {
+	w.t.Helper()
+	w.must(&droverv1.Entry{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: n}}})
+	job := groupJob("g", 1)
+	jobspec.SetDefaults(job)
+	text, err := jobspec.Encode(job)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.must(&droverv1.Entry{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{ShuffleToken: "t", Spec: string(text)}}})
+	k := facts.Key{Job: w.f.JobIDs()[0], Attempt: 1}
+	place := &droverv1.ActionFact{Kind: int32(facts.ActPlace), Key: k.Proto(1), Node: w.f.NodeByName(n.GetName()).ID}
+	w.must(&droverv1.Entry{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{Actions: []*droverv1.ActionFact{place}}}})
+	return k
+}
+
+// must applies an entry of which nothing may be refused or dropped.
+func (w *randomCluster) must(e *droverv1.Entry) {
+	w.t.Helper()
+	if r := w.apply(e); r.Err != nil || len(r.Dropped) > 0 {
+		w.t.Fatal(r.Err, r.Dropped)
+	}
+}
+
 // step executes one random event.
 func (w *randomCluster) step() {
 	switch k := w.r.IntN(20); {
@@ -75,7 +100,11 @@ func (w *randomCluster) step() {
 		}
 	case k < 4:
 		if n := w.node(); n != nil {
-			w.apply(&droverv1.Entry{Body: &droverv1.Entry_NodeDrain{NodeDrain: &droverv1.NodeDrainFact{Node: n.ID, Draining: w.r.IntN(4) == 0}}})
+			d := &droverv1.NodeDrainFact{Node: n.ID, Draining: w.r.IntN(4) == 0}
+			if d.Draining && w.r.IntN(2) == 0 {
+				d.Deadline = w.now
+			}
+			w.apply(&droverv1.Entry{Body: &droverv1.Entry_NodeDrain{NodeDrain: d}})
 		}
 	case k < 6:
 		w.submit()
@@ -174,6 +203,7 @@ func (w *randomCluster) operatorAction() {
 	switch w.r.IntN(8) {
 	case 0, 5, 6:
 		act.Kind, act.Level, act.Manual = int32(facts.ActSuspend), droverv1.Level(2+w.r.IntN(3)), w.r.IntN(2) == 0
+		act.Drain = !act.Manual && w.r.IntN(2) == 0 // also late, of a drain that has ended
 	case 1:
 		act.Kind = int32(facts.ActResume)
 	case 4:

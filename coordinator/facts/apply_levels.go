@@ -98,6 +98,10 @@ func (en levelEntries) park(k Key, a *Attempt, on bool) {
 	writerOf(en.f).recordChange(Change{Kind: ChangeLevel, Key: k, Node: a.Node})
 }
 
+// IsParkedOn reports whether no scheduler may resume the attempt on its node. One that was parked for a drain by an entry
+// that was proposed before the drain ended, and applied after it, is not: nothing else ends that.
+func (s *Suspension) IsParkedOn(n *Node) bool { return s.Parked && (!s.Drained || n.DrainDeadline > 0) }
+
 // unparkDrained lets the scheduler resume what was parked since its node was drained.
 func (en levelEntries) unparkDrained(node int32) {
 	for _, k := range en.f.AttemptsOn(node) {
