@@ -33,7 +33,7 @@ func (d *daemon) adopt(ctx context.Context) error {
 		known[id] = true
 	}
 	listing, cancel := context.WithTimeout(ctx, d.cfg.adoptLimit)
-	containers, listErr := d.containers.list(listing) // attempts ask again, and the lease does not wait
+	containers, listErr := d.containers.list(listing) // bounded: attempts list again later, and the lease does not wait
 	cancel()
 	if listErr != nil {
 		d.log.Warn("the container engine is not answering yet", "err", listErr)
@@ -77,7 +77,7 @@ func (d *daemon) adopt(ctx context.Context) error {
 		if a.orphaned {
 			a.mail.wanted = nil
 		}
-		if a.outcome == nil { // another node may ask for the dump before the engine has told the loop of the container
+		if a.outcome == nil { // another node may request the dump before the loop knows the state of the container
 			a.mail.dump = a.dumpToServe(a.suspension.level(a.mail.wanted))
 		}
 		d.launch(a)
@@ -87,9 +87,9 @@ func (d *daemon) adopt(ctx context.Context) error {
 	return nil
 }
 
-// adoptCgroups lists the attempts' cgroups and kills the helpers that a dead
-// daemon left in them. strays are those with helpers that did not die in time, as
-// while their disk hangs: the others must not wait for them.
+// adoptCgroups lists the attempts' cgroups and kills the helpers that an earlier daemon left in
+// them. strays are the attempts with helpers that did not die in time, for example because their
+// disk hangs; the others do not wait for them.
 func (d *daemon) adoptCgroups(ctx context.Context, known map[store.ID]bool) (groups, strays map[store.ID]bool, err error) {
 	groups, strays = map[store.ID]bool{}, map[store.ID]bool{}
 	if d.cfg.Enforcer == nil {
@@ -145,12 +145,12 @@ func (a *attempt) adopt(rec store.Record, recorded, cgroup bool) error {
 		a.outcome = &outcome{end}
 		a.mail.seen = end
 	}
-	if rec.Started { // it was prepared before, and must not be prepared again
+	if rec.Started { // it is prepared already, and must not be prepared again
 		a.files.hasImage, a.files.hasFiles = true, true
 		if end == nil {
 			a.cgroup.exists = cgroup || a.d.cfg.Enforcer == nil // a checkpointed attempt has none after a move or a reboot
 			a.cgroup.limits = readLimits(a.d.cfg.Enforcer, a.id)
-			a.cgroup.read() // the engine may be silent, and the level is reported with what is occupied at it
+			a.cgroup.read() // the engine may not answer, and a level is reported with its footprint
 		}
 	}
 	if rec.Dumped {

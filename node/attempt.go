@@ -15,14 +15,14 @@ import (
 	"github.com/drover-run/drover/node/task"
 )
 
-// attempt is one attempt on this node. Its loop chooses the next step and performs
-// it by the parts below, each of which owns what it decides by. The loop owns all of
-// them except mail and those fields that say otherwise; other goroutines post to mail.
+// attempt is one attempt on this node. Its loop chooses the next step and performs it through the
+// parts below, each of which owns its own state. The loop owns all of them, except mail and the
+// fields that say otherwise. Other goroutines communicate with the attempt through mail.
 type attempt struct {
 	d                 *daemon
 	id                store.ID
 	dir               folder
-	orphaned          bool // unknown or of an older epoch: removed and never reported; set before the loop starts, later only under attemptTable.mu
+	orphaned          bool // unknown, or of an older epoch: removed and never reported; set before the loop starts, later only under attemptTable.mu
 	mayNeedOldHarness bool // started by an earlier daemon or on another node; set before the loop starts
 	adopted           bool // an earlier daemon may have made its container; set before the loop starts
 
@@ -83,8 +83,8 @@ func newAttempt(d *daemon, id store.ID) *attempt {
 	return a
 }
 
-// layout returns where the task finds what it works with. A dump needs the harness
-// that the container was made with, even after an upgrade of the daemon.
+// layout returns where the task finds its files. A dump needs the harness that its container was
+// created with, even after an upgrade of the daemon.
 func (a *attempt) layout() *taskLayout {
 	return &taskLayout{
 		id: a.id, dir: a.dir, cfg: &a.d.cfg, harness: cmp.Or(a.rec.HarnessPath, a.d.programs.harness),
@@ -98,8 +98,8 @@ func (a *attempt) setWanted(w *droverv1.WantedAttempt) {
 	a.wakeUp()
 }
 
-// wakeUp makes the loop run again, and starts it if the attempt rests, unless
-// the daemon is stopping; it never blocks.
+// wakeUp makes the loop run again; it starts the loop if the attempt rests, unless the daemon is
+// stopping. It never blocks.
 func (a *attempt) wakeUp() {
 	if a.mail.notify() && a.d.runCtx.Err() == nil {
 		a.startLoop()
@@ -139,9 +139,9 @@ func (a *attempt) loop(ctx context.Context) {
 	}
 }
 
-// observe queries an engine that could not tell the container's state, and waits in the
-// background for the end of a running container. The level that an earlier daemon left is looked for
-// here and not at adoption: a freeze may take seconds, and the node registers meanwhile.
+// observe queries an engine that could not report the container's state, and waits in the
+// background for the end of a running container. The level that an earlier daemon left is recovered
+// here and not at adoption, because a freeze may take seconds, and the node registers meanwhile.
 func (a *attempt) observe(ctx context.Context) {
 	outdated := a.adopted && !a.levelKnown
 	if a.container.phase == task.ContainerUnknown {
@@ -156,7 +156,7 @@ func (a *attempt) observe(ctx context.Context) {
 	a.rec.Epoch = a.d.attempts.epochOf(a, a.rec.Epoch)
 }
 
-// takeOver tells the parts of the attempt what is wanted of them now.
+// takeOver passes a new wanted state to the parts of the attempt.
 func (a *attempt) takeOver(wanted *droverv1.WantedAttempt) {
 	if a.suspension.request(wanted) {
 		a.retries.clear(levelSteps...)
@@ -182,8 +182,8 @@ func (a *attempt) rest(ctx context.Context, goal task.Goal) (end bool) {
 	return false
 }
 
-// sampleIfDue samples a task that runs or uploads, twice per SampleEvery at most however often its loop wakes.
-// ClassifyExit takes a sample of its own, so a short task is not measured twice.
+// sampleIfDue samples a task that runs or uploads, at most twice per SampleEvery however often its
+// loop wakes. ClassifyExit takes a sample of its own, so a short task is not measured twice.
 func (a *attempt) sampleIfDue(ctx context.Context) {
 	now := a.d.clock.Monotonic()
 	if now-a.sampledAt < a.d.cfg.SampleEvery/2 || a.container.phase == task.ContainerStopped && !a.exitOK {
@@ -193,8 +193,7 @@ func (a *attempt) sampleIfDue(ctx context.Context) {
 	a.sampleUsage(ctx)
 }
 
-// maxStartPause bounds the pause before a repeated attempt, which occupies its
-// reserved capacity meanwhile.
+// maxStartPause bounds the pause before a repeated attempt, whose capacity is reserved meanwhile.
 const maxStartPause = 10 * time.Minute
 
 // startPause returns the pause before a repeated attempt starts.
@@ -216,7 +215,7 @@ func (a *attempt) boundRecheck(d time.Duration, spec *droverv1.TaskSpec) time.Du
 	return d
 }
 
-// wantedState returns what task.Next is to reach, before enforceLease.
+// wantedState returns the goal for task.Next, before enforceLease.
 func (a *attempt) wantedState(wanted *droverv1.WantedAttempt, spec *droverv1.TaskSpec) task.Wanted {
 	w := task.Wanted{
 		Goal:         goalOf(wanted),
@@ -234,7 +233,8 @@ func (a *attempt) wantedState(wanted *droverv1.WantedAttempt, spec *droverv1.Tas
 	return w
 }
 
-// seenState returns what task.Next begins with. It is read after enforceLease, which may fail the attempt.
+// seenState returns the state for task.Next. It must be called after enforceLease, which may fail
+// the attempt.
 func (a *attempt) seenState(w task.Wanted) task.Seen {
 	now := a.d.clock.Monotonic()
 	s := task.Seen{

@@ -24,7 +24,7 @@ type helperState struct {
 	failure  *failure // set when work is WorkFailed
 	progress helper.Event
 	tries    int
-	began    time.Duration // when it was started last, on the monotonic clock
+	began    time.Duration // monotonic time of the last start
 	took     time.Duration // of its starts that have ended
 	cancel   context.CancelFunc
 	done     chan struct{}      // closed when the helper has ended
@@ -44,8 +44,8 @@ func (h *helperState) sendUpdate(u helper.Update) {
 	h.updates <- u // does not block: only the loop sends
 }
 
-// elapsed returns how long the helper has worked, in all its starts. What it did
-// before a restart of the daemon is not known.
+// elapsed returns how long the helper has worked, over all its starts. The time before a restart of
+// the daemon is unknown and left out.
 func (h *helperState) elapsed(now time.Duration) time.Duration {
 	if h.work != task.WorkBusy {
 		return h.took
@@ -53,8 +53,8 @@ func (h *helperState) elapsed(now time.Duration) time.Duration {
 	return h.took + now - h.began
 }
 
-// finish records how the helper ended. It reports whether it failed; ended maps the
-// error of the last try to a failure.
+// finish records how the helper ended, and reports whether it failed. ended maps the error of the
+// last try to a failure.
 func (h *helperState) finish(now time.Duration, err error, ended func(error) *failure) (failed bool) {
 	if h.work != task.WorkBusy {
 		return false // stopped in the meantime
@@ -74,9 +74,9 @@ func (h *helperState) finish(now time.Duration, err error, ended func(error) *fa
 	return true
 }
 
-// attemptHelpers owns the two helpers of an attempt: the one that fetches its input,
-// and the one that uploads its output. The attempt's loop owns it; the helpers hand
-// what they report to the loop by mail, and end with the context of that loop.
+// attemptHelpers owns the two helpers of an attempt: one fetches its input, the other uploads its
+// output. The attempt's loop owns it. The helpers post their reports to the loop by mail, and end
+// with the context of that loop.
 type attemptHelpers struct {
 	fetch  helperState
 	upload helperState
@@ -100,16 +100,16 @@ func (x *attemptHelpers) isBusy() bool {
 	return x.fetch.work == task.WorkBusy || x.upload.work == task.WorkBusy
 }
 
-// isLostToAll reports whether an error of a split's fetch awaits every other attempt too: a file shrank,
-// or is gone. One of file:// may be missing on this node alone, where a file system is not mounted.
+// isLostToAll reports whether the error of a split's fetch would hit every other attempt too: a
+// file is shorter than before, or gone. A file:// path may be missing on this node alone, where a
+// file system is not mounted.
 func isLostToAll(err error, pieces []mapreduce.Piece) bool {
 	local := slices.ContainsFunc(pieces, func(p mapreduce.Piece) bool { return strings.HasPrefix(p.Path, "file:") })
 	return errors.Is(err, fault.Invalid) || errors.Is(err, fault.NotFound) && !local
 }
 
-// startFetch starts the helper that fetches the input. failed is called, in the loop,
-// if that cannot be done. Paths are host paths, since the helper runs outside the
-// container.
+// startFetch starts the helper that fetches the input. If that fails, it calls failed in the loop.
+// Paths are host paths, since the helper runs outside the container.
 func (x *attemptHelpers) startFetch(spec *droverv1.TaskSpec, wanted *droverv1.WantedAttempt, failed func(*failure)) error {
 	req := &helper.Request{}
 	if spec.GetKind() == kindMap {
@@ -117,7 +117,7 @@ func (x *attemptHelpers) startFetch(spec *droverv1.TaskSpec, wanted *droverv1.Wa
 		if err != nil {
 			return err
 		}
-		for i := range pieces { // not in the spec of the harness: an older one refuses fields that it does not know
+		for i := range pieces { // not in the harness's spec: an older harness refuses fields that it does not know
 			pieces[i].FileLength = spec.GetSplit()[i].GetFileLength()
 		}
 		req.Fetch = &helper.Fetch{Pieces: pieces, File: x.dir.metaPath(filepath.Join(nameIn, nameSplit))}
@@ -136,8 +136,9 @@ func (x *attemptHelpers) startFetch(spec *droverv1.TaskSpec, wanted *droverv1.Wa
 	})
 }
 
-// fetchFailure returns the failure of a fetch or shuffle that ended with err. A node that does not reach the map outputs of
-// others is counted for it, and the reduce task starts elsewhere.
+// fetchFailure returns the failure of a fetch or shuffle that ended with err. If this node cannot
+// reach the map outputs of others, the failure counts against this node, and the reduce task is
+// started elsewhere.
 func fetchFailure(req *helper.Request, err error) *failure {
 	v := &failure{cause: droverv1.Cause_CAUSE_INPUT, message: "cannot read the task's input: " + err.Error()}
 	switch {
@@ -150,7 +151,7 @@ func fetchFailure(req *helper.Request, err error) *failure {
 	return v
 }
 
-// update returns the known map outputs, as a helper of this node reaches them.
+// update returns the known map outputs, with addresses that helpers of this node can reach.
 func (x *attemptHelpers) update(w *droverv1.WantedAttempt) helper.Update {
 	u := helper.Update{}
 	for _, o := range w.GetMapOutputs() {
@@ -182,9 +183,10 @@ func (x *attemptHelpers) startUpload(spec *droverv1.TaskSpec, output *mapreduce.
 	return x.start(&x.upload, spec, req, uploadFailure)
 }
 
-// uploadFailure returns the failure of an upload that ended with err. What the file system refuses has to do with the
-// job's output path, which its user chooses and may change meanwhile: a folder in place of a file, an encrypted folder,
-// a quota. It says nothing of the node, which would be quarantined for failures of the infrastructure.
+// uploadFailure returns the failure of an upload that ended with err. A refusal by the file system
+// is the user's: the user chooses the output path and may change it meanwhile (a folder in place of
+// a file, an encrypted folder, a quota). It must not count against the node, which would be
+// quarantined for failures of the infrastructure.
 func uploadFailure(err error) *failure {
 	f := &failure{cause: droverv1.Cause_CAUSE_OUTPUT, message: "cannot write the task's output: " + err.Error()}
 	if helper.IsRetryable(err) {
@@ -209,7 +211,7 @@ func (x *attemptHelpers) start(h *helperState, spec *droverv1.TaskSpec, req *hel
 	ctx, cancel := context.WithCancel(x.ctx)
 	done, updates := make(chan struct{}), make(chan helper.Update, 1)
 	h.work, h.cancel, h.done, h.updates, h.began = task.WorkBusy, cancel, done, updates, x.clock.Monotonic()
-	post := func(f func()) { // to the loop, while this is the helper that h is about
+	post := func(f func()) { // to the loop, unless h has been replaced since
 		x.mail.post(ctx, func() {
 			if h.done == done {
 				f()

@@ -14,14 +14,14 @@ import (
 	"github.com/drover-run/drover/node/store"
 )
 
-// attemptTable owns which attempts are on this node, the identity under which the
-// coordinator knows the node, and what must still be reported. It starts and ends
-// nothing: the daemon acts on what it returns. What may not change:
+// attemptTable owns the set of attempts on this node, the identity under which the coordinator
+// knows the node, and what must still be reported. It starts and ends nothing: the daemon acts on
+// what it returns. Invariants:
 //
-//   - an orphaned attempt is never reported, neither as it is nor as gone;
+//   - an orphaned attempt is never reported, not even as gone;
 //   - wantedAgain has an id only while an orphaned attempt of that id is here;
-//   - what a report contains is unmarked when the report is made, but an attempt
-//     that is gone only when the coordinator has answered.
+//   - an attempt is unmarked when a report of it is made; an attempt that is gone is unmarked only
+//     when the coordinator has answered.
 type attemptTable struct {
 	reportNow chan struct{} // something must be reported; capacity 1
 
@@ -54,9 +54,8 @@ func (t *attemptTable) identity() store.Identity {
 // epoch returns the node's current epoch.
 func (t *attemptTable) epoch() uint64 { return t.identity().Epoch }
 
-// epochOf returns the epoch for the record of an attempt, which has recorded until
-// now. After a restore of the coordinator the attempt goes over to the node's new
-// epoch; an orphaned one keeps its own.
+// epochOf returns the epoch for the record of an attempt, given the recorded one. After a restore
+// of the coordinator the attempt moves to the node's new epoch; an orphaned attempt keeps its own.
 func (t *attemptTable) epochOf(a *attempt, recorded uint64) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,8 +72,9 @@ func (t *attemptTable) setRevision(term, revision uint64) {
 	t.id.Term, t.id.Revision = term, revision
 }
 
-// fullSetApplied records that every attempt here is what the last full set made of it. If that is the first since the
-// coordinator was restored, the next report is sent at once: its answer is the first that gives a lease.
+// fullSetApplied records that the last full set has been applied to every attempt here. If it is
+// the first since the coordinator was restored, the next report is sent at once, because its
+// response is the first that grants a lease.
 func (t *attemptTable) fullSetApplied() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,7 +91,7 @@ func (t *attemptTable) get(id store.ID) *attempt {
 	return t.byID[id]
 }
 
-// find returns the attempt, or nil if the coordinator knows none of that id here.
+// find returns the attempt, or nil if the coordinator has no attempt of that id on this node.
 func (t *attemptTable) find(id store.ID) *attempt {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -101,18 +101,18 @@ func (t *attemptTable) find(id store.ID) *attempt {
 	return nil
 }
 
-// setAdopted records that everything that an earlier daemon left is here.
+// setAdopted records that everything an earlier daemon left has been adopted.
 func (t *attemptTable) setAdopted() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.adopted = true
 }
 
-// lookUp returns an attempt that another node asks for. NotFound: it is not on this node. Unavailable: it may yet come,
-// since not everything that an earlier daemon left is here.
+// lookUp returns an attempt that another node requests. NotFound: it is not on this node.
+// Unavailable: the adoption has not finished, so it may still appear.
 func (t *attemptTable) lookUp(id store.ID) (*attempt, error) {
 	t.mu.Lock()
-	adopted := t.adopted // asked first: what find then does not know is not here
+	adopted := t.adopted // read first: afterwards, an attempt that find does not return is not here
 	t.mu.Unlock()
 	a := t.find(id)
 	switch {
@@ -156,8 +156,8 @@ func (t *attemptTable) addLocked(a *attempt) {
 	}
 }
 
-// want returns the attempt that is wanted, nil if it is not here. later is true if an
-// orphaned attempt of that id must go first: remove then returns w.
+// want returns the attempt of a wanted state, nil if it is not here. later is true if an orphaned
+// attempt of that id must be removed first: remove then returns w.
 func (t *attemptTable) want(id store.ID, w *droverv1.WantedAttempt) (a *attempt, later bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -170,8 +170,8 @@ func (t *attemptTable) want(id store.ID, w *droverv1.WantedAttempt) (a *attempt,
 	return a, false
 }
 
-// unwant returns the attempt that is not wanted any more. One that is not here is
-// to be reported as gone, and nil.
+// unwant returns an attempt that is no longer wanted. If it is not here, it returns nil and has the
+// attempt reported as gone.
 func (t *attemptTable) unwant(id store.ID) *attempt {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -183,7 +183,7 @@ func (t *attemptTable) unwant(id store.ID) *attempt {
 	return a
 }
 
-// unlisted returns the attempts that are not in put, which is all that is wanted.
+// unlisted returns the attempts that are missing in put, a full wanted set.
 func (t *attemptTable) unlisted(put map[store.ID]*droverv1.WantedAttempt) (others []*attempt) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -196,17 +196,16 @@ func (t *attemptTable) unlisted(put map[store.ID]*droverv1.WantedAttempt) (other
 	return others
 }
 
-// enterEpoch takes over a new identity. If the epoch or the node's number changed,
-// all attempts become orphans, which it returns: the coordinator has given them up.
-// Where the coordinator was restored they stay: what the first full set does not
-// list is frozen (store.Apply).
+// enterEpoch takes over a new identity. If the epoch or the node's number changed, the coordinator
+// has given up all attempts here: they become orphans and are returned. If the coordinator was
+// restored, they stay: those that the first full set does not list are frozen (store.Apply).
 func (t *attemptTable) enterEpoch(id store.Identity) (orphans []*attempt) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	old := t.id
 	t.id = id
 	if old.ClusterEpoch != id.ClusterEpoch && old.Cluster != "" {
-		clear(t.gone) // reported to the coordinator that was restored; this one did not ask
+		clear(t.gone) // reported to the coordinator before its restore; this one did not ask for them
 	} else if old.Epoch != id.Epoch || old.Node != id.Node {
 		orphans = t.orphanLocked()
 	}
@@ -227,8 +226,9 @@ func (t *attemptTable) orphanLocked() (orphans []*attempt) {
 	return orphans
 }
 
-// isOutdated reports whether the node's name is another daemon's in a later epoch than this node's, and there is anything
-// here that was wanted of it. From before a restore of the coordinator there may be runs of which an operator decides.
+// isOutdated reports whether another daemon has the node's name in a later epoch than this node's,
+// and anything wanted in this one's epoch is still here. Runs from before a restore of the
+// coordinator are left to an operator.
 func (t *attemptTable) isOutdated(by wire.NodeOwner) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -252,10 +252,10 @@ func (t *attemptTable) giveUp() (orphans []*attempt) {
 	return t.orphanLocked()
 }
 
-// remove removes an attempt of which nothing is left; false if it has become wanted
-// again. next is the attempt that takes its place, made by successor of what is wanted
-// under the same id, or nil. There is no moment at which the id is free and yet wanted:
-// another change of what is wanted would miss the successor.
+// remove removes an attempt of which nothing is left; it returns false if the attempt has become
+// wanted again. If its id is wanted again, next is the attempt that takes its place, made by
+// successor. Both happen under one lock: a change of the wanted state in between would miss the
+// successor.
 func (t *attemptTable) remove(a *attempt, successor func(*droverv1.WantedAttempt) *attempt) (removed bool, next *attempt) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -275,7 +275,7 @@ func (t *attemptTable) remove(a *attempt, successor func(*droverv1.WantedAttempt
 	return true, next
 }
 
-// markChanged marks an attempt for the next report; atOnce sends it now.
+// markChanged marks an attempt for the next report; with atOnce the report is sent now.
 func (t *attemptTable) markChanged(id store.ID, atOnce bool) {
 	t.mu.Lock()
 	t.dirty[id] = true
@@ -293,10 +293,9 @@ func (t *attemptTable) requestReport() {
 	}
 }
 
-// nextReport returns the next report: everything or what has changed, in the
-// order of the ids, as far as maxReportAttempts and maxReportBytes allow. What is
-// left stays marked for the next report; the coordinator takes a full report as
-// the first of several.
+// nextReport returns the next report: everything or the changes, by id, within maxReportAttempts
+// and maxReportBytes. The rest stays marked for the next report; the coordinator expects several
+// reports after a full one.
 func (t *attemptTable) nextReport(full bool) *droverv1.ReportRequest {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -351,8 +350,8 @@ func (t *attemptTable) reportLocked(id store.ID) *droverv1.SeenAttempt {
 	}
 }
 
-// reported notes that the coordinator has answered a report of these attempts. It
-// reports whether there is more to say. Attempts that went since stay marked.
+// reported records that the coordinator has answered a report of these attempts. It reports whether
+// more is marked. Attempts that went away since stay marked.
 func (t *attemptTable) reported(sent []*droverv1.SeenAttempt) (more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -374,8 +373,7 @@ func (t *attemptTable) neededImages() (digests []string) {
 	return digests
 }
 
-// isOldHarnessInUse reports whether an attempt that may use an earlier harness is
-// alive.
+// isOldHarnessInUse reports whether an active attempt may use an earlier harness.
 func (t *attemptTable) isOldHarnessInUse() (used bool) {
 	t.each(func(a *attempt) { used = used || a.mayNeedOldHarness && a.mail.isAlive() })
 	return used
@@ -393,8 +391,9 @@ func (t *attemptTable) allocatedIO() (sum int64) {
 	return sum
 }
 
-// jobsInUse returns the jobs that are live, or ended so recently that all their logs are to be read, as far as
-// attempts of them were here: of such a job the coordinator leaves some here that are not kept for themselves.
+// jobsInUse returns the jobs of the attempts here. They are the jobs that are live, or ended so
+// recently that all their logs must stay readable: of such a job the coordinator leaves some
+// attempts on each node where any were.
 func (t *attemptTable) jobsInUse() map[uint64]bool {
 	jobs := map[uint64]bool{}
 	t.each(func(a *attempt) {

@@ -17,23 +17,23 @@ import (
 )
 
 const (
-	certificatesEvery = 15 * time.Second // how often the files and the coordinator's list are looked at
+	certificatesEvery = 15 * time.Second // between two checks of the files and of the coordinator's list
 	fetchCRLLimit     = 10 * time.Second
 	maxConnections    = 512 // of one certificate name
 	nameCRL           = "revoked.crl"
 )
 
-// peerGuard owns who may call the node's server: the certificate by which it
-// checks others, the revocation list in use, and the open connections, which it
-// closes when their certificate is revoked. Its fields do not change, but for stored; member and
-// connections have locks of their own.
+// peerGuard owns who may call the node's server: the node's certificate, with which it verifies
+// others, the revocation list in use, and the open connections, which it closes when their
+// certificate is revoked. No field changes, except stored; member and connections have locks of
+// their own.
 type peerGuard struct {
-	member      *pki.Member // nil: callers are checked by the TLS configuration as given
-	certified   bool        // callers come by TLS; otherwise by a socket that only the daemon's user can open
+	member      *pki.Member // nil: callers are verified by the TLS configuration as given
+	certified   bool        // callers use TLS; otherwise a socket that only the daemon's user can open
 	openMetrics bool
-	fetchCRL    func(context.Context) ([]byte, error) // the coordinator's list; nil: only that of member's files
+	fetchCRL    func(context.Context) ([]byte, error) // the coordinator's list; nil: only that of member's files is used
 	file        string                                // where the newest list is stored
-	stored      []byte                                // what this daemon has written there; owned by follow
+	stored      []byte                                // what this daemon has stored in the file; owned by follow
 	connections *pki.Connections
 	log         *slog.Logger
 }
@@ -45,8 +45,8 @@ func newPeerGuard(cfg *Config) *peerGuard {
 	}
 }
 
-// checkPeer returns an error unless the other side has a verified certificate of
-// one of the kinds that was not revoked.
+// checkPeer returns an error unless the peer has a verified certificate of one of the kinds that is
+// not revoked.
 func (g *peerGuard) checkPeer(s *tls.ConnectionState, kinds ...pki.Kind) error {
 	if m := g.member; m != nil {
 		return m.Check(s, kinds...)
@@ -58,9 +58,9 @@ func (g *peerGuard) checkPeer(s *tls.ConnectionState, kinds ...pki.Kind) error {
 	return err
 }
 
-// requireCoordinator admits only the coordinator, which has checked the rights of
-// the users on whose behalf it calls: by its certificate, or on the socket that
-// only the daemon's user can open.
+// requireCoordinator admits only the coordinator, which has checked the rights of the users on
+// whose behalf it calls. It is recognised by its certificate, or by the use of the socket that only
+// the daemon's user can open.
 func (g *peerGuard) requireCoordinator(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if g.certified {
@@ -73,9 +73,8 @@ func (g *peerGuard) requireCoordinator(next http.Handler) http.Handler {
 	})
 }
 
-// requireMember admits callers with any certificate of the cluster, or everybody
-// on the socket that only the daemon's user can open and if the operator says
-// so.
+// requireMember admits callers with any certificate of the cluster. It admits everybody on the
+// socket that only the daemon's user can open, and where the operator allows it.
 func (g *peerGuard) requireMember(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if g.certified && !g.openMetrics {
@@ -138,8 +137,8 @@ func (g *peerGuard) loadCRL() error {
 	return nil
 }
 
-// updateCRL fetches the coordinator's list, and stores the one in use unless it is stored: a disk that was full
-// once keeps no later daemon from knowing it.
+// updateCRL fetches the coordinator's list, and stores the list in use unless it is stored already.
+// So a list that could not be stored on a full disk is stored later.
 func (g *peerGuard) updateCRL(ctx context.Context) error {
 	if g.fetchCRL == nil {
 		return nil

@@ -10,16 +10,15 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// attemptCgroup owns an attempt's cgroup: the limits in force, and what was last
-// measured in it. Without an Enforcer there is no cgroup: exists is then only a mark
-// that the step was done, and usage is what others have measured. No program of the
-// task starts unless ensure has written its limits and read them back: what an earlier
-// daemon had made may lack them, and the helpers leaf too.
+// attemptCgroup owns an attempt's cgroup: the limits in force, and what was last measured in it.
+// Without an Enforcer there is no cgroup: exists then only says that the step was done, and usage
+// comes from elsewhere. No program of the task starts unless ensure has written its limits and read
+// them back: a cgroup that an earlier daemon made may lack them, or the helpers leaf.
 type attemptCgroup struct {
 	exists    bool
 	written   bool             // by ensure, since the daemon started
 	limits    *droverv1.Limits // as the kernel holds them
-	usage     *droverv1.Usage  // replaced, never modified: a report may share it
+	usage     *droverv1.Usage  // replaced, never modified, because a report may share it
 	occupied  *droverv1.Resources
 	oomKills  OOMKills
 	swapBytes int64 // bytes of its memory in swap
@@ -45,7 +44,7 @@ func (g *attemptCgroup) ensure(ctx context.Context, spec *droverv1.TaskSpec) err
 	return nil
 }
 
-// write writes limits, which are then the ones in force. There must be an Enforcer.
+// write writes limits and records them as those in force. There must be an Enforcer.
 func (g *attemptCgroup) write(ctx context.Context, spec *droverv1.TaskSpec, l Limits) error {
 	limits, err := g.cfg.Enforcer.Ensure(ctx, g.id, l)
 	if err != nil {
@@ -56,8 +55,8 @@ func (g *attemptCgroup) write(ctx context.Context, spec *droverv1.TaskSpec, l Li
 	return nil
 }
 
-// writeFrozen writes the limits of a frozen task, with this much swap, after work
-// that had them lifted. It also does so if ctx has ended.
+// writeFrozen writes the limits of a frozen task, with this much swap, after lift. It does so even
+// if ctx has ended.
 func (g *attemptCgroup) writeFrozen(ctx context.Context, spec *droverv1.TaskSpec, swap int64) error {
 	if g.cfg.Enforcer == nil {
 		return nil
@@ -69,9 +68,9 @@ func (g *attemptCgroup) writeFrozen(ctx context.Context, spec *droverv1.TaskSpec
 	return g.write(ctx, spec, l)
 }
 
-// lift lifts the limits on CPU and I/O, with this much swap allowed; it makes the
-// cgroup if needed. A process that waits for its throttled disk, or for pages from
-// swap, cannot be stopped by criu before it has them.
+// lift lifts the limits on CPU and I/O, and allows this much swap; it makes the cgroup if needed.
+// criu cannot stop a process that waits for its throttled disk, or for pages from swap, until the
+// wait ends.
 func (g *attemptCgroup) lift(ctx context.Context, spec *droverv1.TaskSpec, swap int64) error {
 	e := g.cfg.Enforcer
 	if e == nil {
@@ -121,7 +120,7 @@ func (g *attemptCgroup) readUsage() {
 	g.usage, g.occupied, g.oomKills = u, occupied, kills
 }
 
-// addPrior adds to the counters of a cgroup what they do not have.
+// addPrior adds the usage of earlier cgroups of the attempt to the counters of the present one.
 func addPrior(u *droverv1.Usage, p *store.PriorUsage) {
 	u.CpuMs += p.CPUMS
 	u.MemoryPeak = max(u.GetMemoryPeak(), p.MemoryPeak)
@@ -130,7 +129,7 @@ func addPrior(u *droverv1.Usage, p *store.PriorUsage) {
 	u.CpuThrottledMs += p.ThrottledMS
 }
 
-// usageToStore returns what the record of an attempt has of its usage, nil for nothing.
+// usageToStore returns the part of an attempt's usage that its record stores, nil for nothing.
 func usageToStore(u *droverv1.Usage) *store.Usage {
 	if u == nil {
 		return nil
@@ -138,7 +137,8 @@ func usageToStore(u *droverv1.Usage) *store.Usage {
 	return &store.Usage{CPUMS: u.GetCpuMs(), MemoryPeak: u.GetMemoryPeak(), ReadBytes: u.GetReadBytes(), WriteBytes: u.GetWriteBytes(), ThrottledMS: u.GetCpuThrottledMs()}
 }
 
-// recoverUsage takes over the usage that the record of a checkpointed attempt has, unless it was read.
+// recoverUsage takes over the usage in the record of a checkpointed attempt, unless the usage was
+// read already.
 func (g *attemptCgroup) recoverUsage() {
 	if r := g.rec.Usage; g.usage == nil && r != nil {
 		g.usage = &droverv1.Usage{CpuMs: r.CPUMS, MemoryPeak: r.MemoryPeak, ReadBytes: r.ReadBytes, WriteBytes: r.WriteBytes, CpuThrottledMs: r.ThrottledMS}
@@ -155,8 +155,8 @@ func (g *attemptCgroup) read() {
 	}
 }
 
-// takeStatus takes over what the engine measured of a stopped container, where
-// nothing else did. A harness's result is more exact, and comes later.
+// takeStatus takes over the engine's measurement of a stopped container, if there is no other. The
+// harness's result is more exact, and comes later.
 func (g *attemptCgroup) takeStatus(st runtime.Status) {
 	if g.cfg.Enforcer == nil && (st.CPU > 0 || st.PeakMemory > 0) {
 		g.usage = &droverv1.Usage{CpuMs: st.CPU.Milliseconds(), MemoryPeak: st.PeakMemory}
@@ -174,13 +174,14 @@ func (g *attemptCgroup) remove(ctx context.Context) error {
 	return nil
 }
 
-// vanished has the cgroup made again. It returns the error of the step that lacks it.
+// vanished marks the cgroup as missing, so that it is made again. It returns the error of the step
+// that needs it.
 func (g *attemptCgroup) vanished() error {
 	g.exists, g.written = false, false
 	return fault.New(fault.Unavailable, "its cgroup has vanished, and is made again")
 }
 
-// checkDemand refuses a demand of nothing: as a limit, zero would be none.
+// checkDemand refuses a demand of zero, which as a limit would mean no limit.
 func checkDemand(spec *droverv1.TaskSpec) error {
 	r := spec.GetDemand()
 	if r.GetCpu() <= 0 || r.GetMemory() <= 0 || r.GetIo() <= 0 {

@@ -19,13 +19,14 @@ import (
 
 // checkpoint dumps the frozen container. Steps, each safe to repeat:
 //
-//  1. check that the disk has space for all of its memory;
-//  2. record the intent with a folder that no earlier dump used;
-//  3. dump, which ends the processes; the container is removed after the level was
-//     reported, if the driver can leave it. What the freeze has caught between vfork and
-//     exec must run for a moment before, and is frozen again;
-//  4. record that the dump is complete;
-//  5. write the checksums of the folder, which nobody uses any more. Without them it goes on unchecked.
+//  1. Check that the disk has space for all of its memory.
+//  2. Record the intent with a folder that no earlier dump used.
+//  3. Dump, which ends the processes. The container is removed after the level was reported, if the
+//     driver can leave it. A process that was frozen between vfork and exec must first run for a
+//     moment, and is frozen again.
+//  4. Record that the dump is complete.
+//  5. Write the checksums of the attempt's folder, which nobody uses any more. If that fails, the
+//     folder is not checked at the restore.
 func (s *suspension) checkpoint(ctx context.Context, spec *droverv1.TaskSpec) error {
 	c, ok := s.cfg.Driver.(runtime.Checkpointer)
 	if !ok {
@@ -86,9 +87,9 @@ func (s *suspension) dump(ctx context.Context, c runtime.Checkpointer) (left tas
 	return left, s.inSlot(ctx, func() error { return dump(ctx, s.id.String(), s.dumps.dir(s.rec.DumpNumber)) })
 }
 
-// runForAMoment thaws the container under the limits of a frozen task, freezes it again and lifts them again. Its level is
-// the same all the time: a daemon that finds it running freezes it. One of an exclusive stage
-// runs only under the lease, and is with the watchdog meanwhile.
+// runForAMoment thaws the container under the limits of a frozen task, freezes it again, and lifts
+// the limits again. Its level does not change: a daemon that finds it running freezes it. A task of
+// an exclusive stage runs only under the lease, and is registered with the watchdog meanwhile.
 func (s *suspension) runForAMoment(ctx context.Context, spec *droverv1.TaskSpec, swap int64, moment time.Duration) error {
 	defer runtime.StartPart(ctx, "run for a moment")()
 	ctx = runtime.WithTrace(ctx, func(string, time.Duration) {})
@@ -113,14 +114,15 @@ func (s *suspension) runForAMoment(ctx context.Context, spec *droverv1.TaskSpec,
 	return s.cgroup.lift(ctx, spec, swap)
 }
 
-// freezeAgain freezes a container that ran for a moment, or may have, and takes it from the watchdog, also if ctx has ended.
-// One that is not frozen in time stays freezing, as reported beside the error: it is not dumped, and recoverLevel freezes it.
+// freezeAgain freezes a container that ran, or may have run, for a moment, and takes it from the
+// watchdog, even if ctx has ended. If the freeze does not end in time, freezeAgain returns an
+// error; the container stays freezing. It is then not dumped, and recoverLevel freezes it.
 func (s *suspension) freezeAgain(ctx context.Context, f runtime.Freezer, spec *droverv1.TaskSpec) (stays bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freezeStepLimit)
 	defer cancel()
 	stays, err = s.freezeLasting(ctx, f)
 	late := stays && errors.Is(err, fault.Unavailable)
-	if (err == nil || late) && s.exclusive.remove(s.id, spec) { // until then a renewal of the lease could thaw it
+	if (err == nil || late) && s.exclusive.remove(s.id, spec) { // before that, a renewal of the lease could thaw it
 		stays, err = s.freezeLasting(ctx, f)
 	}
 	return stays, err
@@ -145,8 +147,8 @@ func (s *suspension) finishDump(ctx context.Context) error {
 	return nil
 }
 
-// checkFolder returns a fault.Corrupt if the folder is not as it was when the attempt was suspended. A folder that is
-// too large to be read in time goes on unchecked.
+// checkFolder returns a fault.Corrupt if the folder has changed since the attempt was suspended. It
+// skips a folder that is too large to be read in time.
 func (s *suspension) checkFolder(ctx context.Context) error {
 	within, cancel := context.WithTimeout(ctx, sumsLimit)
 	defer cancel()
@@ -158,16 +160,17 @@ func (s *suspension) checkFolder(ctx context.Context) error {
 	return err
 }
 
-// revertCheckpoint clears the recorded intent after a failed dump if the container is certainly still running, or
-// has ended by itself before there was a dump: its end is classified then as any other. What was killed may have been so
-// by criu, which does that when its dump is whole.
+// revertCheckpoint clears the recorded intent after a failed dump, if the container is certainly
+// still running, or ended by itself before there was a dump. Its end is then classified like any
+// other. If it was killed, that may have been by criu, which kills the processes when its dump is
+// complete.
 func (s *suspension) revertCheckpoint(ctx context.Context, cause error) error {
 	if errors.Is(cause, errNoSlot) || errors.Is(cause, fault.Unavailable) || errors.Is(cause, context.DeadlineExceeded) || errors.Is(cause, context.Canceled) {
-		return nil // the outcome of the dump, or of one before it, is unknown
+		return nil // it is unknown how this dump, or an earlier one, ended
 	}
 	all, err := s.cfg.Driver.List(context.WithoutCancel(ctx))
 	if err != nil {
-		return nil // the outcome is unknown; the next step meets the engine's error again
+		return nil // unknown; the next step gets the engine's error again
 	}
 	now := runtime.Status{}
 	for _, st := range all {
@@ -201,11 +204,10 @@ func (s *suspension) isFrozen(ctx context.Context) bool {
 	return err == nil && frozen
 }
 
-// restore makes the container from its dump. criu works inside the task's
-// cgroup, so CPU and I/O limits are lifted meanwhile (not memory); then the
-// limits of a running task are written and read back, and only then its processes
-// run. If that fails, the task is frozen, and Thaw tries to write its limits again.
-// containerSpec also makes what the container has mounted.
+// restore makes the container from its dump. criu works inside the task's cgroup, so CPU and I/O
+// limits (not memory) are lifted meanwhile. Then the limits of a running task are written and read
+// back, and only then its processes run. If that fails, the task is frozen, and Thaw writes its
+// limits again. containerSpec also makes what the container mounts.
 func (s *suspension) restore(ctx context.Context, spec *droverv1.TaskSpec, containerSpec func() (runtime.Spec, error)) error {
 	c, ok := s.cfg.Driver.(runtime.Checkpointer)
 	if !ok {
@@ -222,7 +224,7 @@ func (s *suspension) restore(ctx context.Context, spec *droverv1.TaskSpec, conta
 	if err := s.cgroup.lift(ctx, spec, 0); err != nil {
 		return err
 	}
-	cs, err := containerSpec() // contains the cgroup, which exists only from here on
+	cs, err := containerSpec() // includes the cgroup, which exists only from here on
 	if err != nil {
 		return err
 	}
@@ -243,7 +245,8 @@ func (s *suspension) restore(ctx context.Context, spec *droverv1.TaskSpec, conta
 	s.container.phase, s.cgroup.exists, s.container.stoppedAt = task.ContainerRunning, true, 0
 	s.frozen, s.swapped, s.staleDump = false, false, true
 	if err = s.cgroup.ensure(ctx, spec); err == nil {
-		// Only now: a watchdog, or a new daemon, that froze the cgroup under criu would stop the restore for good.
+		// Not earlier: a watchdog or a new daemon that freezes the cgroup during criu's work would
+		// stop the restore for good.
 		err = s.letRun(ctx, spec)
 	}
 	if err != nil {
@@ -252,7 +255,8 @@ func (s *suspension) restore(ctx context.Context, spec *droverv1.TaskSpec, conta
 	return nil
 }
 
-// keepUsage records what the attempt has used in a cgroup that there is no more, before the next one begins to count.
+// keepUsage records the usage in a cgroup that no longer exists, before the next cgroup starts to
+// count.
 func (s *suspension) keepUsage() error {
 	if u := s.rec.Usage; u != nil && !s.cgroup.exists {
 		return s.rec.change(func(r *store.Record) { r.PriorUsage = store.PriorUsage(*u) })
@@ -260,8 +264,8 @@ func (s *suspension) keepUsage() error {
 	return nil
 }
 
-// freezeRestored freezes a container that must not go on yet; Thaw writes its limits again.
-// stopped: its processes have not gone on since the restore.
+// freezeRestored freezes a container that must not continue yet; Thaw writes its limits again.
+// stopped means that its processes have not run since the restore.
 func (s *suspension) freezeRestored(ctx context.Context, spec *droverv1.TaskSpec, stopped bool) error {
 	if f := s.cfg.freezer(); f != nil {
 		s.frozen, _ = s.freezeAgain(ctx, f, spec)

@@ -66,8 +66,8 @@ func bootID() string {
 	return strings.TrimSpace(string(b))
 }
 
-// machineID identifies the installation of this machine, over boots; "" if it has none, or none yet. Machines made of one image
-// may have the same.
+// machineID identifies the installation of this machine, across boots; "" if it has no id, or none
+// yet. Machines made from one image may have the same.
 func machineID() string {
 	b, err := os.ReadFile("/etc/machine-id")
 	id := strings.TrimSpace(string(b))

@@ -70,15 +70,16 @@ type Config struct {
 	Registry     *prometheus.Registry                  // nil = a new one
 	Ready        func(address string)                  // called after the first registration; may be nil
 
-	// Dial connects the daemon to other nodes, for tests; nil = the network. Helper processes do not use it.
+	// Dial connects the daemon to other nodes, for tests; nil = the network. Helper processes do
+	// not use it.
 	Dial      func(ctx context.Context, network, address string) (net.Conn, error)
 	SinceBoot func() time.Duration // for tests: monotonic time of the machine, across restarts of the daemon; nil = the machine's clocks
 	Now       func() time.Time     // for tests with SinceBoot: wall-clock time of the machine; nil = time.Now
 	BootID    string               // for tests: of this boot of the machine; "" = the kernel's
 	machineID string               // for tests: the machine's id; "" = that in /etc/machine-id
 	StoreDisk store.Disk           // for simulations of the disk of the daemon's own state
-	// KernelCounts is for tests: a folder with the kernel's counts of memory, processors and disks, whose missing files are
-	// counts that are not known; "" = /proc
+	// KernelCounts is for tests: a folder with the kernel's counts of memory, processors and disks,
+	// whose missing files are counts that are not known; "" = /proc
 	KernelCounts string
 }
 
@@ -151,8 +152,8 @@ func (c *Config) usesHostPaths() bool {
 	return ok && h.HostPaths()
 }
 
-// explainNoImage adds to the error of a command that cannot run that its job has no image: then the container has the
-// task's files alone.
+// explainNoImage adds to the error of a command that cannot run that its job has no image, so that
+// the container has only the task's own files.
 func (c *Config) explainNoImage(spec *droverv1.TaskSpec, err error) error {
 	if !errors.Is(err, fault.Invalid) || spec.GetKind() != kindGroup || spec.GetImage().GetKind() != "" || c.usesHostPaths() {
 		return err
@@ -193,14 +194,15 @@ func (c *Config) limitsOf(spec *droverv1.TaskSpec) Limits {
 	return l
 }
 
-// harnessMemory returns the bytes of memory that a task has on top of its demand: those that the scheduler counted, so
-// that all limits together fit where it placed the tasks, or those that this node measured if it counted none.
+// harnessMemory returns the memory that a task has on top of its demand, in bytes. It is what the
+// scheduler counted, so that all limits together fit on the node. If the scheduler counted none, it
+// is what this node measured.
 func (c *Config) harnessMemory(spec *droverv1.TaskSpec) int64 {
 	return cmp.Or(spec.GetHarnessMemory(), c.Info.GetTaskOverheadMemory())
 }
 
-// filesLimit returns how many files and folders an attempt may have: the part of
-// the disk's inodes that its disk space is of the disk.
+// filesLimit returns how many files and folders an attempt may have: its share of the disk's inodes
+// is its share of the disk's space.
 func (c *Config) filesLimit(spec *droverv1.TaskSpec) int64 {
 	var st unix.Statfs_t
 	if err := unix.Statfs(c.Data, &st); err != nil {

@@ -15,13 +15,13 @@ import (
 // killLimit bounds the wait for the end of a container after a KILL.
 const killLimit = 5 * time.Second
 
-// attemptContainer owns what is known of an attempt's container in the engine. The
-// engine has the truth: after a call whose effect is unknown the phase must become
-// ContainerUnknown, and only refresh ends that.
+// attemptContainer owns what is known of an attempt's container. The engine has the truth: after a
+// call whose effect is unknown, the phase must become ContainerUnknown, and only refresh may end
+// that.
 type attemptContainer struct {
 	phase     task.Container
 	status    runtime.Status // valid when phase is stopped
-	stoppedAt time.Duration  // monotonic time at which the exit was observed; 0: it runs, or has not run
+	stoppedAt time.Duration  // monotonic time at which the exit was observed; 0 if it runs or has not run
 	// generation is incremented when a new container takes the attempt's name;
 	// results for an older generation are ignored.
 	generation   int

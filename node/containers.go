@@ -9,11 +9,10 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// containerLister shares one List call of the engine among attempts that query
-// their containers at the same time. A caller joins only a call that has not begun:
-// one under way may have looked at its container before what it asks for. A call is no
-// caller's own: one who leaves, as a stranger may who asks for the node's health, ends it
-// for none of the others.
+// containerLister shares one List call of the engine among attempts that query their containers at
+// the same time. A caller joins only a call that has not begun: a call in progress may already have
+// read the container's state. A caller that leaves, such as a stranger that requests the node's
+// health, does not end the call for the others.
 type containerLister struct {
 	driver runtime.Driver
 	life   context.Context // of the calls
@@ -124,8 +123,8 @@ func (l *containerLister) record(err error) {
 	}
 }
 
-// works returns an error unless the engine answers, or did within a second: however often
-// strangers ask, the engine is asked seldom.
+// works returns an error unless the engine answers now, or has answered within a second: strangers
+// can cause few queries, however often they ask.
 func (l *containerLister) works(ctx context.Context) error {
 	l.mu.Lock()
 	lately := l.err == nil && time.Since(l.answeredAt) < time.Second

@@ -29,12 +29,11 @@ import (
 // StoreFile is the daemon's own state, in its data folder.
 const StoreFile = "node.db"
 
-// daemon is one running node. It joins its parts, each of which owns what it
-// decides by: attempts what is here and what is reported, peers who may call,
-// sockets where, prober which levels work, exclusive the lease, programs, secrets,
-// helpers, images and blobs what a task needs. None of its own fields changes after
-// newDaemon, but for runCtx, which Run sets before it starts anything, and load,
-// which is reportLoop's.
+// daemon is one running node. Its parts own its state: attempts owns which attempts are here and
+// what is reported, peers who may call, sockets the addresses, prober which levels work, exclusive
+// the lease; programs, secrets, helpers, images and blobs own what tasks need. No field of the
+// daemon itself changes after newDaemon, except runCtx, which Run sets before it starts anything,
+// and load and registration, which belong to one goroutine each.
 type daemon struct {
 	cfg           Config
 	log           *slog.Logger
@@ -101,7 +100,7 @@ func newDaemon(cfg Config) (*daemon, error) {
 		containers: newContainerLister(cfg.Driver), slots: make(chan struct{}, cfg.parallel), dumpSlots: make(chan struct{}, cfg.parallel),
 	}
 	fail := func(err error) (*daemon, error) { return nil, errors.Join(err, st.Close()) }
-	if err := d.findDaemonID(); err != nil { // a copy of another machine's folder changes what follows
+	if err := d.findDaemonID(); err != nil { // first, because a copy of another machine's folder changes the rest
 		return fail(err)
 	}
 	id, err := st.Identity()
@@ -147,8 +146,8 @@ func newDaemon(cfg Config) (*daemon, error) {
 	return d, nil
 }
 
-// findDaemonID takes over the daemon's id. Where the disk does not take it the daemon goes on, unless the folder is a copy:
-// what it says is wanted of this machine would begin here too.
+// findDaemonID takes over the daemon's id. If the id cannot be stored, the daemon continues, unless
+// the folder is a copy: the attempts that are wanted of the other machine would start here too.
 func (d *daemon) findDaemonID() error {
 	id, copied, err := d.store.DaemonID(cmp.Or(d.cfg.machineID, machineID()))
 	if err != nil && (copied || !errors.Is(err, store.ErrUnwritable)) {
@@ -176,18 +175,19 @@ func makeFolders(data string) error {
 	return os.MkdirAll(filepath.Join(data, "images"), 0o700)
 }
 
-// inEngineSlot runs f while it holds one of the slots for container operations, for which it waits so long at most: then
-// what is wanted of the attempt is to be looked at again.
+// inEngineSlot runs f in one of the slots for container operations. It waits for a slot no longer
+// than wait, after which the caller must look at the wanted state again.
 func (d *daemon) inEngineSlot(ctx context.Context, wait time.Duration, f func() error) error {
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	return inSlot(waiting, d.slots, f)
 }
 
-// errNoSlot is the error of work that has not begun: no slot for it became free in time.
+// errNoSlot means that work did not begin because no slot became free in time.
 var errNoSlot = errors.New("no slot for it became free in time")
 
-// inSlot runs f while it holds one of the slots. If ctx reaches its deadline before one is free, it returns errNoSlot.
+// inSlot runs f in one of the slots. If ctx reaches its deadline before a slot is free, it returns
+// errNoSlot.
 func inSlot(ctx context.Context, slots chan struct{}, f func() error) error {
 	select {
 	case slots <- struct{}{}:

@@ -8,15 +8,16 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-// What must be free on the data disk of a node that takes new work: attempts, logs and the
-// node's state cannot be written without. Of a small disk it is a part.
+// What must be free on the data disk of a node that takes new work, because attempts, logs and the
+// node's state need space. On a small disk it is a fraction of the disk.
 const (
 	minFreeBytes  = 64 << 20
 	minFreeInodes = 1000
 	minFreePart   = 50 // a fiftieth
 )
 
-// diskProblem returns why the disk of a folder can take no new work; "" if it can.
+// diskProblem returns why the disk of a folder has too little free space for new work; "" if it has
+// enough.
 func diskProblem(dir string) string {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -25,7 +26,8 @@ func diskProblem(dir string) string {
 	return problemOf(dir, &st)
 }
 
-// problemOf is diskProblem for what statfs says. File systems that make inodes as needed report none.
+// problemOf is diskProblem for the result of statfs. File systems that make inodes as needed report
+// none.
 func problemOf(dir string, st *unix.Statfs_t) string {
 	free, size := int64(st.Bavail)*st.Bsize, int64(st.Blocks)*st.Bsize
 	switch {

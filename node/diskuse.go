@@ -10,8 +10,8 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-// diskUse owns how much of the disk an attempt's folder takes, as last measured. A
-// measurement that fails leaves it as it was.
+// diskUse owns the last measurement of the disk space of an attempt's folder. A measurement that
+// fails leaves it unchanged.
 type diskUse struct {
 	bytes int64
 	files int64 // files and folders
@@ -51,7 +51,8 @@ func (u *diskUse) failure(spec *droverv1.TaskSpec, slack int64) *failure {
 		jobspec.FormatSize(limit), spec.GetStageName(), jobspec.FormatSize(u.bytes))}
 }
 
-// failureOfWrite returns the failure of an attempt of which a write may have failed because its quota is full, or nil.
+// failureOfWrite returns the failure of an attempt that may have failed to write because its quota
+// is full, or nil.
 func (u *diskUse) failureOfWrite(spec *droverv1.TaskSpec) *failure {
 	if u.method == quota.Kernel {
 		return u.failure(spec, quotaSlack)
@@ -59,7 +60,8 @@ func (u *diskUse) failureOfWrite(spec *droverv1.TaskSpec) *failure {
 	return u.failure(spec, 0)
 }
 
-// failureOfInput returns the failure of an attempt whose input cannot be fetched: f, unless the input has filled its quota.
+// failureOfInput returns the failure of an attempt whose input cannot be fetched: f, unless the
+// input has filled its quota.
 func (u *diskUse) failureOfInput(ctx context.Context, spec *droverv1.TaskSpec, f *failure) *failure {
 	u.measure(ctx)
 	return cmp.Or(u.failureOfWrite(spec), f)

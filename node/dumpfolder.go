@@ -32,12 +32,11 @@ func (f dumpFolder) exists() bool { return pathExists(string(f)) }
 // remove deletes every dump.
 func (f dumpFolder) remove() error { return os.RemoveAll(string(f)) }
 
-// sums returns the file with the checksums of the attempt's folder as it was at the
-// n-th dump.
+// sums returns the file with the checksums of the attempt's folder at the time of the n-th dump.
 func (f dumpFolder) sums(n int32) string { return f.dir(n) + ".folder" }
 
-// summed are the parts of a suspended attempt's folder that have checksums. Logs have none: they are
-// text that nothing but people reads, and old ones may go meanwhile.
+// summed are the parts of a suspended attempt's folder that have checksums. Logs have none: they
+// are text for people, and old ones may be removed meanwhile.
 var summed = []string{nameTask, nameTmp}
 
 // writeSums writes the checksums of the attempt's folder.
@@ -45,8 +44,8 @@ func (f dumpFolder) writeSums(ctx context.Context, n int32, of folder) error {
 	return dump.WriteSums(ctx, f.sums(n), string(of), summed...)
 }
 
-// checkSums returns a fault.Corrupt if the attempt's folder is not as it was when the
-// attempt was suspended.
+// checkSums returns a fault.Corrupt if the attempt's folder has changed since the attempt was
+// suspended.
 func (f dumpFolder) checkSums(ctx context.Context, n int32, of folder) error {
 	return dump.CheckSums(ctx, f.sums(n), string(of), summed...)
 }

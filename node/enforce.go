@@ -18,7 +18,7 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// minSystemMemory is the least that tasks/system gets, also on a small machine, in bytes.
+// minSystemMemory is the least memory of tasks/system, even on a small machine, in bytes.
 const minSystemMemory = 512 << 20
 
 // helperKillLimit is how long killed helpers may take to disappear.
@@ -34,13 +34,13 @@ var (
 // CgroupEnforcer implements Enforcer with the kernel's cgroup v2.
 type CgroupEnforcer struct {
 	root       *cgroups.Root
-	disks      []cgroups.Device // of the node's folders, whose bandwidth was measured; each gets the full I/O limit
-	imageDisks []cgroups.Device // which attempts access besides, and no other work is limited on
+	disks      []cgroups.Device // of the node's folders, whose bandwidth was measured; each attempt gets its full I/O limit on each
+	imageDisks []cgroups.Device // other disks that attempts access, on which no other work is limited
 
-	// systemMemory bounds tasks/system in bytes, so that loggers, shims, unpacking and serving
-	// take at most half of the memory from the tasks; 0: none. Its processors need no bound:
-	// by cpu.weight it has as much as one task while tasks want more than there is, and what
-	// they leave would otherwise be idle while they wait for their start, or for a dump.
+	// systemMemory bounds tasks/system in bytes, so that loggers, shims, unpacking and serving take
+	// at most half of the memory from the tasks; 0: none. Its CPU needs no bound: cpu.weight gives
+	// it as much as one task while tasks compete, and otherwise it may use what is idle, so that
+	// starts and dumps do not wait for it.
 	systemMemory int64
 }
 
@@ -85,8 +85,9 @@ func addDisk(all []cgroups.Device, d cgroups.Device) []cgroups.Device {
 	return append(all, d)
 }
 
-// LimitImages also limits what attempts read and write on the disk of dir, where the engine has their images. It must be
-// called before the enforcer is used. A folder on no block device is fault.Unsupported.
+// LimitImages also limits what attempts read and write on the disk of dir, where the engine has
+// their images. It must be called before the enforcer is used. A folder on no block device is
+// fault.Unsupported.
 func (e *CgroupEnforcer) LimitImages(dir string) error {
 	d, err := cgroups.DiskOf(dir)
 	if err == nil {
@@ -102,7 +103,7 @@ func (e CgroupEnforcer) disksOf(l Limits) []cgroups.Device {
 		all = addDisk(all, d)
 	}
 	if l.rootfs != "" {
-		if d, err := cgroups.DiskOf(l.rootfs); err == nil { // otherwise it is in memory or of another machine, or the start fails
+		if d, err := cgroups.DiskOf(l.rootfs); err == nil { // otherwise it is in memory or on another machine, or the start fails
 			all = addDisk(all, d)
 		}
 	}
@@ -207,7 +208,8 @@ func (e CgroupEnforcer) Usage(id string) (*droverv1.Usage, *droverv1.Resources, 
 	return u, &droverv1.Resources{Memory: s.MemoryBytes}, oomKillsOf(s), nil
 }
 
-// oomKillsOf tells by what processes were killed. The kernel counts the kills of all causes together.
+// oomKillsOf returns which processes the kernel has killed for want of memory. The kernel counts
+// the kills of all causes together.
 func oomKillsOf(s cgroups.Stats) OOMKills {
 	if s.OOMs == 0 {
 		return OOMKills{outside: int64(s.OOMKills)}
@@ -276,7 +278,7 @@ func (e CgroupEnforcer) Frozen(_ context.Context, id string) (bool, error) {
 		return false, err
 	}
 	frozen, requested, err := g.Frozen()
-	return frozen || requested, err // a process that waits for a disk freezes when it goes on
+	return frozen || requested, err // a process that waits for a disk freezes when the wait ends
 }
 
 // SwapOut implements Swapper.

@@ -40,9 +40,9 @@ func (o *outcome) succeeded() bool {
 	return o != nil && o.end.GetPhase() == droverv1.Phase_PHASE_SUCCEEDED
 }
 
-// causeOf returns the cause that an error of a step counts as. Failures of the
-// infrastructure do not count towards the task's attempts. What a node's folders,
-// quotas and cgroups lack, no spec has asked for by name.
+// causeOf returns the cause that an error of a step counts as. Failures of the infrastructure do
+// not count as failures of the task. What is missing among a node's folders, quotas and cgroups is
+// infrastructure, since no spec requested it by name.
 func causeOf(do task.Do, err error) droverv1.Cause {
 	lacks := errors.Is(err, fault.NotFound) || errors.Is(err, fault.Unsupported)
 	ofNode := do == task.MakeFolder || do == task.MakeCgroup || do == task.Start
@@ -52,7 +52,7 @@ func causeOf(do task.Do, err error) droverv1.Cause {
 	return droverv1.Cause_CAUSE_INFRA
 }
 
-// exit returns what is known of the end of the attempt's container.
+// exit returns what is known about the end of the attempt's container.
 func (a *attempt) exit(spec *droverv1.TaskSpec) *taskExit {
 	return &taskExit{
 		spec: spec, code: a.container.status.ExitCode, oomKills: a.cgroup.oomKills, memoryPeak: a.cgroup.usage.GetMemoryPeak(),
@@ -84,10 +84,9 @@ func (a *attempt) finalFailure(wanted *droverv1.WantedAttempt, spec *droverv1.Ta
 	}
 }
 
-// recordEnd stores the end. From then on the record alone tells how the attempt
-// ended.
+// recordEnd stores the end. From then on the record alone decides how the attempt ended.
 func (a *attempt) recordEnd(f *failure) error {
-	a.cgroup.read() // for the last time: the cgroup goes with the container
+	a.cgroup.read() // for the last time: the cgroup is removed with the container
 	end := a.buildReport()
 	now := a.d.clock
 	end.EndedMs, end.Step, end.Occupied = now.Now().UnixMilli(), "", nil

@@ -52,14 +52,14 @@ func (f folder) exists() bool { return pathExists(string(f)) }
 // isComplete reports whether create has finished and trim has not started.
 func (f folder) isComplete() bool { return pathExists(f.join(nameTmp)) }
 
-// folderState owns what is known of an attempt's folder: the loop asks before each step, and only the
-// steps that changesFolder names make or remove what is asked for.
+// folderState caches what is known of an attempt's folder, because the loop needs it before each
+// step. Only the steps named by changesFolder change it.
 type folderState struct {
 	dir                   folder
 	folder, tmp, taskSeen presence
 }
 
-// presence is what is known of a path.
+// presence is whether a path is known to exist.
 type presence int8
 
 const (
@@ -68,7 +68,7 @@ const (
 	present
 )
 
-// look reports whether the path is there, and reads that once.
+// look reports whether the path exists. It reads that from the disk only once.
 func (p *presence) look(path func() string) bool {
 	if *p == unknown {
 		if *p = absent; pathExists(path()) {
@@ -96,10 +96,10 @@ func (s *folderState) hasScratch(stopped, succeeded bool) bool {
 	return succeeded && s.isComplete()
 }
 
-// forget makes the next questions read the folder again.
+// forget makes the next queries read the folder again.
 func (s *folderState) forget() { s.folder, s.tmp, s.taskSeen = unknown, unknown, unknown }
 
-// changesFolder reports whether a step makes or removes what folderState knows.
+// changesFolder reports whether a step creates or removes something that folderState caches.
 func changesFolder(do task.Do) bool {
 	switch do {
 	case task.MakeFolder, task.Trim, task.RemoveFolder, task.FetchDump, task.Restore:
@@ -114,10 +114,9 @@ func pathExists(path string) bool {
 	return err == nil
 }
 
-// create makes a new folder, with the folders of the harness if the task has one:
-// making a folder costs as much as starting a small program. own gives a folder to
-// the tenant. It first removes an incomplete folder of an earlier try, which no
-// process of the tenant can be using yet.
+// create makes a new folder, with the folders of the harness if the task has one: making a folder
+// costs as much as starting a small program. own gives a folder to the tenant. create first removes
+// an incomplete folder of an earlier try, which no process of the tenant can be using yet.
 func (f folder) create(ctx context.Context, harness bool, setQuota, own func(dir string) error) error {
 	err := os.Mkdir(string(f), 0o700)
 	if errors.Is(err, fs.ErrExist) {
@@ -203,7 +202,7 @@ func (f folder) openTaskFile(name string) (*os.File, error) {
 	return file, nil
 }
 
-// readTaskFile reads a file as openTaskFile opens it, of at most limit bytes.
+// readTaskFile reads a file like openTaskFile, at most limit bytes.
 func (f folder) readTaskFile(name string, limit int64) ([]byte, error) {
 	file, err := f.openTaskFile(name)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// programStore owns the programs that tasks and helpers run, each in a folder named by
-// its sha256: a program that an attempt was started with stays what it is.
+// programStore owns the programs that tasks and helpers run, each in a folder named by its sha256,
+// so that the program of a started attempt never changes.
 type programStore struct {
 	dir     string // of their folders
 	harness string // the current harness
@@ -90,8 +90,8 @@ func installProgram(data, program string, noSync bool) (string, error) {
 	return path, writeProgram(path, in, noSync)
 }
 
-// hasDigest reports whether there is a file whose sha256 is digest. One that a disk has
-// damaged is written again.
+// hasDigest reports whether a file has the sha256 digest. A file that the disk has damaged does
+// not, and is written again.
 func hasDigest(path, digest string) bool {
 	f, err := os.Open(path)
 	if err != nil {

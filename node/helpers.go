@@ -17,14 +17,13 @@ import (
 	"github.com/drover-run/drover/node/helper"
 )
 
-// maxHelperTries is how often a helper is started if it dies or fails with a
-// retryable error; each start resumes where the last one ended. The attempt ends with
-// the last one: no helper has told the harness anything.
+// maxHelperTries is how often a helper is started if it dies or fails with a retryable error; each
+// start resumes where the previous one ended. The failure of the last one ends the attempt, since
+// no helper has told the harness.
 const maxHelperTries = 3
 
-// helperRunner runs the work of helpers: inside the daemon or as processes in the
-// cgroups of their attempts. It owns how they are started; it keeps no state, so
-// that helpers of several attempts run at once.
+// helperRunner starts helpers: inside the daemon, or as processes in the cgroups of their attempts.
+// It keeps no state, so that helpers of several attempts run at once.
 type helperRunner struct {
 	enforcer Enforcer     // nil: there are no cgroups to charge helpers to
 	argv     []string     // of the helper program as configured; nil: helpers run inside the daemon
@@ -88,8 +87,8 @@ func (r *helperRunner) runProcess(ctx context.Context, id string, uid uint32, re
 	return err
 }
 
-// openLeaf opens the helpers leaf of the attempt's cgroup. Its error keeps no class of
-// the cause: a leaf that is missing here says nothing about the task's input or files.
+// openLeaf opens the helpers leaf of the attempt's cgroup. Its error has no class, because a
+// missing leaf says nothing about the task's input or files.
 func (r *helperRunner) openLeaf(id string) (*os.File, error) {
 	leaf, err := r.enforcer.OpenHelperLeaf(id)
 	if err != nil {
@@ -151,8 +150,8 @@ func exchangeWithHelper(ctx context.Context, in io.WriteCloser, out io.Reader, r
 	}
 }
 
-// writeToHelper writes the request and then updates, until the helper or ctx
-// ends. A failed write means that the helper is gone; its output tells why.
+// writeToHelper writes the request and then updates, until the helper or ctx ends. A failed write
+// means that the helper is gone; its output says why.
 func writeToHelper(ctx context.Context, in io.Writer, req *helper.Request, updates <-chan helper.Update) {
 	line, err := helper.Encode(req)
 	for err == nil {

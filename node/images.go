@@ -69,7 +69,7 @@ func (im *imageStore) importImage(ctx context.Context, store runtime.Images, dig
 		return err
 	}
 	defer archive.Close()
-	if err := archive.Verify(); err != nil { // before the engine sees it: an archive that it refuses is the tenant's fault
+	if err := archive.Verify(); err != nil { // before the engine reads it, so that a refusal by the engine is the tenant's fault
 		return err
 	}
 	return store.Import(ctx, digest, archive)
@@ -132,9 +132,9 @@ func (im *imageStore) selectUnneeded(all []runtime.Image, needed []string, age t
 	return gone
 }
 
-// collector removes what the node keeps for attempts and no longer needs: images,
-// programs of earlier versions, and old logs. Each of the three owns its own; the
-// collector owns when and by which limits they are asked.
+// collector removes what the node keeps for attempts and no longer needs: images, programs of
+// earlier versions, and old logs. Each of the three has an owner; the collector decides when they
+// collect, and with which limits.
 type collector struct {
 	images   *imageStore
 	programs programStore
@@ -160,7 +160,7 @@ func (c *collector) loop(ctx context.Context) error {
 	defer t.Stop()
 	for {
 		c.collect(ctx)
-		now := c.clock.Now() // before the look at the jobs: later logs may be of others
+		now := c.clock.Now() // before the jobs are read, since later logs may belong to other jobs
 		jobs := c.attempts.jobsInUse()
 		if err := c.pastLogs.Prune(now, func(job uint64) bool { return jobs[job] }); err != nil {
 			c.log.Warn("old logs were not removed", "err", err)

@@ -13,7 +13,7 @@ import (
 	"github.com/drover-run/drover/node/store"
 )
 
-// jobLogs has the logs of attempts on this node, also of those that have left it.
+// jobLogs provides the logs of attempts on this node, including those that have left it.
 type jobLogs struct {
 	attempts *attemptTable
 	past     *pastlogs.Store
@@ -55,7 +55,7 @@ func compareKeys(x, y *droverv1.AttemptKey) int {
 	return cmp.Or(cmp.Compare(x.GetStage(), y.GetStage()), cmp.Compare(x.GetTask(), y.GetTask()), cmp.Compare(x.GetAttempt(), y.GetAttempt()), cmp.Compare(x.GetRun(), y.GetRun()))
 }
 
-// copyLog writes what there is of a stream.
+// copyLog writes what exists of a stream.
 func (l jobLogs) copyLog(w io.Writer, id store.ID, own folder, stream string) error {
 	files, _, err := l.open(id, own, stream)
 	if err != nil {
@@ -68,8 +68,8 @@ func (l jobLogs) copyLog(w io.Writer, id store.ID, own folder, stream string) er
 	})
 }
 
-// open opens the logs of an attempt: in the copy if it has left, otherwise in its own folder, which is "" for
-// one that is not here. files has none if there are no logs.
+// open opens the logs of an attempt: the kept copy if the attempt has left, otherwise those in its
+// own folder, which is "" for an attempt that is not here. files is empty if there are no logs.
 func (l jobLogs) open(id store.ID, own folder, stream string) (files *logFiles, left bool, err error) {
 	if dir := l.past.Folder(id.String()); dir != "" {
 		files, err = openLogs(folder(dir), stream)
@@ -84,6 +84,6 @@ func (l jobLogs) open(id store.ID, own folder, stream string) (files *logFiles, 
 	if l.past.Folder(id.String()) == "" {
 		return files, false, nil
 	}
-	files.close() // the copy is there before the folder goes, which went meanwhile: some files may have been missing
+	files.close() // the attempt left meanwhile, so some files may have been missing: the copy was made before
 	return l.open(id, own, stream)
 }

@@ -18,15 +18,14 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// taskLayout is where a task finds what it works with, and from that what its
-// container and its harness are told. It is a value of one moment that reads
-// nothing: what it returns depends on its fields and the spec alone, since the
-// engine compares a container's specification when it is asked for it again.
+// taskLayout is where a task finds its files, and what its container and harness are told about
+// that. It is an immutable value that reads nothing: its results depend only on its fields and the
+// spec, because the engine compares the specification of a container when it is created again.
 type taskLayout struct {
 	id        store.ID
 	dir       folder
 	cfg       *Config
-	harness   string // the program that the attempt's container was made with
+	harness   string // the program that the attempt's container was created with
 	emptyRoot string // the root of containers without an image
 	secrets   *attemptSecrets
 }
@@ -77,7 +76,7 @@ func (l *taskLayout) containerSpec(spec *droverv1.TaskSpec, reuse string) (runti
 	switch img := spec.GetImage(); jobspec.ImageKind(img.GetKind()) {
 	case "":
 		if !l.cfg.usesHostPaths() {
-			s.Rootfs = l.emptyRoot // the harness's built-ins need no root file system
+			s.Rootfs = l.emptyRoot // the harness's built-in programs need no root file system
 		}
 	case jobspec.ImageOCIArchive:
 		s.Image = img.GetDigest()
@@ -111,8 +110,8 @@ func (l *taskLayout) containerSpec(spec *droverv1.TaskSpec, reuse string) (runti
 	return s, nil
 }
 
-// environment returns the task's environment, sorted. The job's variables
-// override Drover's, and secrets override both where they are in it at all: see attemptSecrets.load.
+// environment returns the task's environment, sorted. The job's variables override Drover's, and
+// secrets that are environment variables override both: see attemptSecrets.load.
 func (l *taskLayout) environment(spec *droverv1.TaskSpec, p taskPaths) []string {
 	k := l.id.Key()
 	all := map[string]string{

@@ -14,11 +14,10 @@ import (
 	"github.com/drover-run/drover/node/watchdog"
 )
 
-// lease is the time during which the coordinator certainly considers the node
-// alive. Tasks of exclusive stages run only while it lasts. It counts from when a
-// report was sent, the coordinator's from when the report arrived, and it ends
-// here when a third of it is left: the time needed to freeze everything. A
-// daemon that was just started has no lease.
+// lease is the time during which the coordinator certainly considers the node alive. Tasks of
+// exclusive stages run only while it lasts. Here it counts from when a report was sent, at the
+// coordinator from when the report arrived, and here it ends when a third of it is left: the time
+// needed to freeze everything. A daemon that was just started has no lease.
 type lease struct {
 	now func() time.Duration
 
@@ -33,8 +32,8 @@ const (
 	watchdogShare = 76
 )
 
-// renew records the answer to a report sent at that time; ms 0 is an answer
-// without a lease. It reports whether the lease had expired and is valid again.
+// renew records the response to a report sent at that time; ms is 0 for a response without a lease.
+// It reports whether the lease had expired and is valid again.
 func (l *lease) renew(sent time.Duration, ms int64) (back bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,10 +55,10 @@ type freezeFileProvider interface {
 	FreezeFile(id string) string // for the attempt's container; "" without one
 }
 
-// exclusiveGuard owns what keeps a task of an exclusive stage from running without a
-// lease: the lease itself, and the process beside the daemon that freezes such tasks
-// if the daemon does not. A task is with the watchdog before it runs, and leaves it
-// only frozen or gone.
+// exclusiveGuard prevents tasks of exclusive stages from running without a lease. It owns the lease
+// itself, and the client of the watchdog, the process beside the daemon that freezes such tasks if
+// the daemon does not. A task is registered with the watchdog before it runs, and unregistered only
+// when it is frozen or gone.
 type exclusiveGuard struct {
 	lease      lease
 	watchdog   *watchdog.Client       // nil where no other process can freeze a task
@@ -86,8 +85,9 @@ func newExclusiveGuard(cfg *Config, helper string, attempts *attemptTable) (*exc
 	return g, g.watchdog.FreezeLeftovers()
 }
 
-// renew extends the lease, and then that of the watchdog: nothing that the watchdog needs may take time of the
-// daemon's own lease. It reports whether exclusive tasks that were frozen without one may run again.
+// renew extends the lease, and then that of the watchdog, because what the watchdog needs must not
+// take time of the daemon's own lease. It reports whether exclusive tasks that were frozen without
+// a lease may run again.
 func (g *exclusiveGuard) renew(sent time.Duration, ms int64) (back bool) {
 	back = g.lease.renew(sent, ms)
 	if g.watchdog == nil || ms <= 0 {
@@ -106,8 +106,8 @@ func (g *exclusiveGuard) renew(sent time.Duration, ms int64) (back bool) {
 	return back
 }
 
-// keepWatchdog starts the watchdogs again if all were killed, after each renewal, until ctx ends. A start may take
-// seconds, and the next report does not wait for it.
+// keepWatchdog starts the watchdogs again if all were killed, after each renewal, until ctx ends. A
+// start may take seconds, and the next report does not wait for it.
 func (g *exclusiveGuard) keepWatchdog(ctx context.Context) error {
 	for {
 		select {
@@ -121,11 +121,13 @@ func (g *exclusiveGuard) keepWatchdog(ctx context.Context) error {
 	}
 }
 
-// errNoLease is the error of a step that was to let an exclusive task run, and was chosen while the task still might.
+// errNoLease is the error of a step that would let an exclusive task run after the lease has ended.
+// The step was chosen while the lease lasted.
 var errNoLease = fault.New(fault.Unavailable, "its stage is exclusive, and the node has no lease for it any more")
 
-// add registers a task with the watchdog, if it is exclusive, before it starts or is
-// thawed. It returns errNoLease if the task may not run any more: the step that calls add may have begun long ago.
+// add registers a task with the watchdog, if it is exclusive, before it starts or is thawed. It
+// returns errNoLease if the task may no longer run, because the step that calls add may have begun
+// long ago.
 func (g *exclusiveGuard) add(ctx context.Context, id store.ID, spec *droverv1.TaskSpec) error {
 	if !spec.GetExclusive() {
 		return nil
@@ -137,7 +139,7 @@ func (g *exclusiveGuard) add(ctx context.Context, id store.ID, spec *droverv1.Ta
 			}
 		}
 	}
-	switch { // only now: abandon finds a task listed that is given up from here on
+	switch { // in this order: if the task is given up from here on, abandon finds it registered
 	case g.attempts.find(id) == nil:
 		g.abandon(id, spec)
 		return errNoLease
@@ -149,7 +151,7 @@ func (g *exclusiveGuard) add(ctx context.Context, id store.ID, spec *droverv1.Ta
 	}
 }
 
-// remove unregisters the task once it is frozen or gone. It reports whether it was registered.
+// remove unregisters a task that is frozen or gone. It reports whether the task was registered.
 func (g *exclusiveGuard) remove(id store.ID, spec *droverv1.TaskSpec) (registered bool) {
 	if g.watchdog == nil || !spec.GetExclusive() {
 		return false
@@ -163,10 +165,10 @@ func (g *exclusiveGuard) remove(id store.ID, spec *droverv1.TaskSpec) (registere
 	return registered
 }
 
-// abandon freezes a task of an older epoch before the next lease: the coordinator may
-// have started it elsewhere, and it runs until its container is removed. What the lease
-// thaws are the tasks that are still with the watchdog. attempts has been told before that it is given up: add looks
-// there after it has listed a task.
+// abandon freezes a task of an older epoch before the next lease: the coordinator may have started
+// it elsewhere, and it runs until its container is removed. The next lease would thaw it if it
+// stayed registered with the watchdog. The caller must first mark it as given up in attempts, which
+// add checks after it has registered a task.
 func (g *exclusiveGuard) abandon(id store.ID, spec *droverv1.TaskSpec) {
 	if g.watchdog == nil || !spec.GetExclusive() {
 		return
@@ -178,9 +180,10 @@ func (g *exclusiveGuard) abandon(id store.ID, spec *droverv1.TaskSpec) {
 	}
 }
 
-// renewLease extends the lease and wakes the exclusive tasks that were frozen
-// without one. It does nothing from a restore of the coordinator until its first full set is applied: before that
-// a task that the coordinator does not know, and may have started elsewhere, is taken for one that is wanted.
+// renewLease extends the lease and wakes the exclusive tasks that were frozen without one. After a
+// restore of the coordinator it does nothing until the first full set is applied: until then, a
+// task that the coordinator does not know, and may have started elsewhere, still counts as wanted
+// here.
 func (d *daemon) renewLease(sent time.Duration, ms int64) {
 	if d.attempts.identity().Restored {
 		return
@@ -190,9 +193,9 @@ func (d *daemon) renewLease(sent time.Duration, ms int64) {
 	}
 }
 
-// wantedUnderLease returns the wanted state, the last known spec, and whether the node has a
-// lease. It reads the lease first: a registration changes what is wanted before it renews the
-// lease, and what an older epoch wanted must not run under the lease of the next.
+// wantedUnderLease returns the wanted state, the last known spec, and whether the node has a lease.
+// It reads the lease first: a registration changes the wanted state before it renews the lease, and
+// what was wanted in an older epoch must not run under the lease of the next.
 func (a *attempt) wantedUnderLease() (hasLease bool, wanted *droverv1.WantedAttempt, spec *droverv1.TaskSpec) {
 	hasLease = a.d.exclusive.lease.remaining() > 0
 	wanted, spec = a.mail.wantedAndSpec()
@@ -214,5 +217,5 @@ func (a *attempt) enforceLease(w *task.Wanted, spec *droverv1.TaskSpec, hasLease
 	}
 }
 
-// leaseLostNote explains why a task that should run is frozen.
+// leaseLostNote explains to users why a task that should run is frozen.
 const leaseLostNote = "its stage is exclusive and its node had lost the coordinator: it is frozen until the lease is renewed"

@@ -21,9 +21,8 @@ func (s *suspension) level(wanted *droverv1.WantedAttempt) droverv1.Level {
 	}
 }
 
-// isPausedForLease reports whether the attempt is frozen only because the node
-// has, or until now had, no lease. It is reported to the coordinator as running,
-// the requested level.
+// isPausedForLease reports whether the attempt is frozen only because the node has no lease, or had
+// none until now. It is reported to the coordinator as running, which is the requested level.
 func (s *suspension) isPausedForLease(wanted *droverv1.WantedAttempt) bool {
 	return s.frozen && s.forLease && wanted.GetSpec().GetExclusive() && wanted.GetGoal() == droverv1.Goal_GOAL_RUN && wanted.GetLevel() <= droverv1.Level_LEVEL_RUNNING
 }
@@ -31,7 +30,7 @@ func (s *suspension) isPausedForLease(wanted *droverv1.WantedAttempt) bool {
 // fill fills in the fields of a report that concern the level.
 func (s *suspension) fill(r *droverv1.SeenAttempt, wanted *droverv1.WantedAttempt) {
 	r.Level, r.LevelSinceMs, r.LevelNote, r.LevelSteps = s.level(wanted), s.rec.LevelSinceMS, s.rec.LevelNote, s.steps
-	if wanted.GetGoal() == droverv1.Goal_GOAL_RUN && s.container.phase != task.ContainerUnknown { // unknown: the step may yet turn out to have succeeded
+	if wanted.GetGoal() == droverv1.Goal_GOAL_RUN && s.container.phase != task.ContainerUnknown { // the step may yet turn out to have succeeded
 		requested := task.Level(max(wanted.GetLevel(), droverv1.Level_LEVEL_RUNNING))
 		if s.refused.Has(requested) && s.isFallbackReached(requested) {
 			r.TargetRefused, r.LevelsRefused = droverv1.Level(requested), levelList(s.refusedPermanently)
@@ -47,7 +46,7 @@ func (s *suspension) fill(r *droverv1.SeenAttempt, wanted *droverv1.WantedAttemp
 		r.Occupied, r.ImageOccupied = &droverv1.Resources{}, s.rec.DumpBytes
 		r.DiskOccupied += s.rec.DumpBytes
 		if r.TargetRefused != 0 {
-			r.Phase = droverv1.Phase_PHASE_RUNNING // also for an attempt that never ran here: its level is decided
+			r.Phase = droverv1.Phase_PHASE_RUNNING // even if it never ran here: its level is decided
 		}
 	default:
 		r.Occupied, r.SwapOccupied = &droverv1.Resources{Memory: s.cgroup.occupied.GetMemory()}, s.cgroup.swapBytes

@@ -23,15 +23,15 @@ const (
 	fetchDumpLimit    = 30 * time.Minute
 	maxLevelTries     = 2       // tries of a step before its level is refused
 	maxFetchDumpTries = 6       // tries of fetching a dump from another node
-	maxUnreachable    = 10      // of those in which that node does not answer: half a minute, in which its daemon starts again
+	maxUnreachable    = 10      // tries in which the other node does not answer: half a minute, in which its daemon may restart
 	dumpSpaceMargin   = 1 << 20 // bytes of disk space needed on top of the memory
 	maxLevelSteps     = 32      // in a report, parts of steps included
 )
 
-// Moments in which a process runs on that no dump can stop, in one try of a dump.
+// How long a process that no dump can stop may run before it is frozen again, in one try of a dump.
 const (
 	maxMoments    = 10
-	firstMoment   = 10 * time.Millisecond // each is twice as long as the one before, up to
+	firstMoment   = 10 * time.Millisecond // each is twice as long as the previous one, up to
 	longestMoment = 100 * time.Millisecond
 )
 
@@ -102,19 +102,19 @@ func (a *attempt) runLevelStep(ctx context.Context, do task.Do, spec *droverv1.T
 // forever is more tries than any step makes.
 const forever = math.MaxInt
 
-// levelFailure says what failures of a step between levels lead to.
+// levelFailure is what follows from failures of a step between levels.
 type levelFailure struct {
 	tries       int         // after which the step is given up
-	engineTries int         // tries in which something is unreachable, which says nothing about the task, are counted apart, up to so many; 0: with the others
-	sameAgain   bool        // it is given up at once if the error cannot be another at the next try
+	engineTries int         // tries in which the engine or a node is unreachable, which says nothing about the task, are counted apart, up to this many; 0: with the others
+	sameAgain   bool        // the step is given up at once if the same error would follow again
 	refuses     task.Levels // when it is given up
 	note        string      // for users
 }
 
 var suspendedLevels = task.Levels(0).With(task.LevelFrozen).With(task.LevelSwapped).With(task.LevelCheckpointed)
 
-// levelFailures has every step of levelSteps. A thaw is never given up: there is no other step,
-// and the task must not run without its limits.
+// levelFailures has an entry for every step of levelSteps. A thaw is never given up: there is no
+// alternative, and the task must not run without its limits.
 var levelFailures = map[task.Do]levelFailure{
 	task.Freeze:     {tries: maxLevelTries, refuses: suspendedLevels, note: "cannot be frozen"},
 	task.Thaw:       {tries: forever, engineTries: forever, note: "cannot be thawed yet"},
@@ -124,7 +124,7 @@ var levelFailures = map[task.Do]levelFailure{
 	task.FetchDump:  {tries: maxFetchDumpTries, engineTries: maxUnreachable, sameAgain: true, refuses: task.Levels(0).With(task.LevelRunning), note: "cannot be restored on this node"},
 }
 
-// isOver reports whether a step is given up after so many failures, the last with err.
+// isOver reports whether a step is given up after n failures, the last with err.
 func (f *levelFailure) isOver(n failures, err error) bool {
 	switch {
 	case f.sameAgain && isLasting(err):
@@ -138,8 +138,8 @@ func (f *levelFailure) isOver(n failures, err error) bool {
 	}
 }
 
-// handleLevelFailure decides after so many failures between a retry, the next level, and the end of
-// the attempt. It reports whether the failure is handled and no pause is needed.
+// handleLevelFailure decides after n failures whether to retry the step, fall back to another
+// level, or end the attempt. It returns true if the failure is handled and no pause is needed.
 func (a *attempt) handleLevelFailure(do task.Do, n failures, err error) bool {
 	gone := a.container.isGone() && !errors.Is(err, context.DeadlineExceeded) // as the step has left it
 	if leavesContainerUnknown(err) {
@@ -173,8 +173,8 @@ func (a *attempt) handleLevelFailure(do task.Do, n failures, err error) bool {
 	return true
 }
 
-// leavesContainerUnknown reports whether an error of a step between levels may mean that the container
-// has exited, or that the engine is unreachable: it must be queried again.
+// leavesContainerUnknown reports whether after this error of a step the container may have exited
+// or the engine is unreachable, so that the engine must be queried again.
 func leavesContainerUnknown(err error) bool {
 	return errors.Is(err, fault.Conflict) || errors.Is(err, fault.NotFound) || errors.Is(err, fault.Unavailable) || errors.Is(err, context.DeadlineExceeded)
 }
@@ -189,8 +189,8 @@ func isLasting(err error) bool {
 	return false
 }
 
-// inDumpSlot runs f, a dump, a restore, or the reading of a suspended task's folder, in a slot for those and lends it the node's
-// unallocated disk bandwidth.
+// inDumpSlot runs f, which dumps, restores or reads a suspended task's folder, in a dump slot, and
+// lends it the node's unallocated disk bandwidth.
 func (d *daemon) inDumpSlot(ctx context.Context, f func() error) error {
 	return inSlot(ctx, d.dumpSlots, func() error { return d.unallocatedIO.lendDuring(f) })
 }

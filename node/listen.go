@@ -29,9 +29,9 @@ type endpoint struct {
 	handler http.Handler
 }
 
-// sockets owns the listeners of the node's HTTP servers and the address at which
-// helpers reach its map outputs. listen fills in the node's address, once and
-// before anything reads it; afterwards nothing changes.
+// sockets owns the listeners of the node's HTTP servers, and the address at which helpers reach its
+// map outputs. listen sets the node's address once, before anything reads it; afterwards nothing
+// changes.
 type sockets struct {
 	data        string
 	tls         *tls.Config // nil: unix sockets, no port
@@ -50,11 +50,10 @@ func newSockets(cfg *Config, connections *pki.Connections) *sockets {
 	}
 }
 
-// listen opens the node's HTTP servers and fills in the node's address. With a
-// certificate there is one server, on the given listener, to which callers prove
-// who they are. Without a certificate nobody could, so no port is opened: the
-// server is a unix socket that only the daemon's user can open. all serves
-// everything, outputs map outputs alone.
+// listen opens the node's HTTP servers and sets the node's address. With a certificate there is one
+// server, on the given listener, and callers authenticate by TLS. Without a certificate nobody
+// could authenticate, so no port is opened: the server is a unix socket that only the daemon's user
+// can open. all serves everything, outputs only map outputs.
 func (s *sockets) listen(all, outputs http.Handler) ([]endpoint, error) {
 	if s.tls == nil {
 		if l := s.listener; l != nil {
@@ -73,7 +72,7 @@ func (s *sockets) listen(all, outputs http.Handler) ([]endpoint, error) {
 		s.info.Address = l.Addr().String()
 	}
 	c := s.tls.Clone()
-	c.ClientAuth = tls.VerifyClientCertIfGiven // map outputs and dumps are proven by the job's token instead
+	c.ClientAuth = tls.VerifyClientCertIfGiven // requests for map outputs and dumps show the job's token instead
 	c.NextProtos = []string{"h2", "http/1.1"}
 	open := []endpoint{{tls.NewListener(l, s.connections.Config(c)), all}}
 	if !s.helpers {
@@ -89,8 +88,9 @@ func (s *sockets) listen(all, outputs http.Handler) ([]endpoint, error) {
 	return open, nil
 }
 
-// listenForHelpers adds the socket for tenants' helpers, which serves map outputs alone: each request proves that
-// it knows the job's token. A helper gets the outputs of its own node there as open files.
+// listenForHelpers adds the socket for tenants' helpers, which serves only map outputs. Each
+// request must contain the job's token. Through it a helper gets the outputs of its own node as
+// open files.
 func (s *sockets) listenForHelpers(open []endpoint, dir string, outputs http.Handler) ([]endpoint, error) {
 	path := filepath.Join(dir, nameShuffleSocket)
 	l, err := unixhttp.Listen(path, 0o666)
@@ -137,7 +137,7 @@ func (s *sockets) folder() (string, error) {
 	return dir, os.Chmod(dir, 0o711)
 }
 
-// close removes what listen made besides the listeners.
+// close removes what listen made in addition to the listeners.
 func (s *sockets) close() error {
 	if s.temporary == "" {
 		return nil

@@ -14,17 +14,16 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 )
 
-// engineGrace is how long an engine may be unreachable before it is reported as
-// a problem of the node. A restart is not a problem, and the coordinator
-// schedules no work on a node with problems.
+// engineGrace is how long an engine may be unreachable before that is reported as a problem of the
+// node. A restart is not a problem, and the coordinator schedules no work on a node with problems.
 const engineGrace = time.Minute
 
 // loadAge is how old the reported load may be. The kernel renews the pressures
 // every two seconds, and a busy node sends a report every few milliseconds.
 const loadAge = 250 * time.Millisecond
 
-// ratesOver is the least time between two readings from which rates are made:
-// the kernel counts CPU time by hundredths of a second.
+// ratesOver is the shortest time between two readings from which rates are computed: the kernel
+// counts CPU time in hundredths of a second.
 const ratesOver = time.Second
 
 // machineLoad is the machine's load as last read; reportLoop owns it.
@@ -42,14 +41,14 @@ type machineLoad struct {
 	io     int64  // bytes a second
 }
 
-// counts are what the kernel has counted since the machine's start.
+// counts are the kernel's counters since boot.
 type counts struct {
 	at   time.Duration // monotonic
 	busy time.Duration // of all processors
 	io   int64         // bytes to and from disks
 }
 
-// read returns a copy of the load, which is at most loadAge old at time now.
+// read returns a copy of the load, at most loadAge old at time now.
 func (m *machineLoad) read(now time.Duration) *droverv1.NodeLoad {
 	if m.load == nil || now-m.readAt >= loadAge {
 		m.readAt = now
@@ -68,7 +67,7 @@ func (m *machineLoad) read(now time.Duration) *droverv1.NodeLoad {
 	return proto.CloneOf(m.load)
 }
 
-// updateRates makes rates of what was counted since the last time.
+// updateRates computes rates from the counters since the last call.
 func (m *machineLoad) updateRates(now time.Duration) {
 	since := now - m.before.at
 	if m.before.at > 0 && since < ratesOver {
@@ -85,8 +84,8 @@ func (m *machineLoad) updateRates(now time.Duration) {
 // ticksPerS is the unit of /proc/stat, the same on every Linux that Go runs on.
 const ticksPerS = 100
 
-// kernelCounts reads what the kernel counts from files below a folder, which is /proc but in tests. A file that this
-// kernel does not have, such as those of pressures in some, is looked for once.
+// kernelCounts reads the kernel's counters from files below a folder, which is /proc except in
+// tests. A file that this kernel does not have, such as pressure files, is looked for only once.
 type kernelCounts struct {
 	dir     string
 	missing map[string]error
@@ -117,8 +116,8 @@ func (k kernelCounts) busy() time.Duration {
 	line, _, _ := strings.Cut(string(b), "\n")
 	busy := int64(0)
 	for i, f := range strings.Fields(line) {
-		// user, nice, system, idle, iowait, irq, softirq; then what other machines took,
-		// and guests, which are in user.
+		// user, nice, system, idle, iowait, irq, softirq; then steal, and guest times, which user
+		// includes.
 		if i == 0 || i == 4 || i == 5 || i > 7 {
 			continue
 		}
@@ -151,8 +150,8 @@ func (k kernelCounts) diskBytes() (sum int64) {
 	return sum
 }
 
-// current returns the machine's load and problems. It waits for nothing: a report that waits is
-// a lease that ends.
+// current returns the machine's load and problems. It waits for nothing, because a delayed report
+// may cost the lease.
 func (m *machineLoad) current(now time.Duration) *droverv1.NodeLoad {
 	l := m.read(now)
 	for _, p := range []string{m.containers.problem(engineGrace), m.disk} {
@@ -163,7 +162,7 @@ func (m *machineLoad) current(now time.Duration) *droverv1.NodeLoad {
 	return l
 }
 
-// memory returns the machine's memory and how much of it is available, in bytes; 0 for what is not known.
+// memory returns the machine's memory and how much of it is available, in bytes; 0 if unknown.
 func (k kernelCounts) memory() (total, available int64) {
 	b, err := k.read("meminfo")
 	if err != nil {

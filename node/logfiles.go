@@ -12,9 +12,9 @@ import (
 	"github.com/drover-run/drover/internal/rotate"
 )
 
-// logFiles reads one stream across its rotations, oldest first. Its position counts
-// the bytes of the stream from the first that was ever written, so that it means the
-// same after rotations, and where the files are a copy.
+// logFiles reads one stream across its rotations, oldest first. Its position counts bytes from the
+// first byte ever written to the stream, so it stays valid after rotations, and in a copy of the
+// files.
 type logFiles struct {
 	dir    folder // "" if there are none
 	stream string
@@ -25,7 +25,7 @@ type logFiles struct {
 
 type logFile struct {
 	*os.File
-	start int64 // position of its first byte; unknownStart: it follows the one before
+	start int64 // position of its first byte; unknownStart: it follows the previous file
 }
 
 const unknownStart = -1
@@ -74,8 +74,8 @@ func (l *logFiles) openAll() (newest int, err error) {
 	return newest, nil
 }
 
-// findStarts finds the positions where the open files begin; false if the writer
-// rotated them meanwhile. newest is the number of the last one.
+// findStarts finds the positions where the open files begin; it returns false if the writer rotated
+// them meanwhile. newest is the number of the newest rotation.
 func (l *logFiles) findStarts(newest int) (known bool, err error) {
 	m, ok := rotate.ReadMark(l.name(0))
 	sizes, marked := make([]int64, len(l.open)), -1
@@ -92,7 +92,7 @@ func (l *logFiles) findStarts(newest int) (known bool, err error) {
 		if l.isMarked(0, m) || l.isMarked(1, m) {
 			return false, nil
 		}
-		// A copy has other inodes. Nobody rotates it: the mark is that of rotation 1.
+		// A copy has other inodes. Nobody rotates it, so the mark is that of rotation 1.
 		marked = len(l.open) - 2 + newest
 	}
 	if marked < 0 || marked >= len(l.open) {
@@ -111,7 +111,7 @@ func (l *logFiles) findStarts(newest int) (known bool, err error) {
 	return true, nil
 }
 
-// isMarked reports whether rotation i, as it is named now, is the one of the mark.
+// isMarked reports whether rotation i, by its present name, is the marked one.
 func (l *logFiles) isMarked(i int, m rotate.Mark) bool {
 	st, err := os.Stat(l.name(i))
 	return err == nil && rotate.Inode(st) == m.Inode
@@ -145,7 +145,7 @@ func (l *logFiles) close() {
 
 func (l *logFiles) position() string { return strconv.FormatInt(l.at, 10) }
 
-// seek goes where a request begins. Invalid: its position is none.
+// seek goes to the position at which a request begins. Invalid: there is no such position.
 func (l *logFiles) seek(r *droverv1.LogsRequest) error {
 	if after := r.GetAfter(); after != "" {
 		at, err := strconv.ParseInt(after, 10, 64)
@@ -166,7 +166,7 @@ func (l *logFiles) seek(r *droverv1.LogsRequest) error {
 	return err
 }
 
-// seekTo goes to a position, or to the next one that is left.
+// seekTo goes to a position, or to the next one that still exists.
 func (l *logFiles) seekTo(at int64) error {
 	for len(l.open) > 0 {
 		st, err := l.open[0].Stat()
@@ -196,8 +196,8 @@ func (l *logFiles) seekTo(at int64) error {
 	return err
 }
 
-// copy sends what was not sent yet, and continues in the new file after a
-// rotation. lost is the number of bytes that are gone before those that it sends.
+// copy sends what was not sent yet, and continues in the new file after a rotation. lost is the
+// number of bytes before those sent that no longer exist.
 func (l *logFiles) copy(send func(b []byte, lost int64) error) error {
 	buf := make([]byte, logChunk)
 	for {
@@ -228,7 +228,7 @@ func (l *logFiles) copy(send func(b []byte, lost int64) error) error {
 	}
 }
 
-// passGap notes what was rotated away before the first open file: this reader is too
+// passGap records what was rotated away before the first open file, because this reader is too
 // slow.
 func (l *logFiles) passGap() {
 	if gap := l.open[0].start - l.at; gap > 0 {
@@ -241,7 +241,7 @@ func (l *logFiles) openNewer() (bool, error) {
 	if l.dir == "" {
 		return false, nil
 	}
-	if len(l.open) == 0 { // nothing was written until now, perhaps much since
+	if len(l.open) == 0 { // nothing was written until now, but perhaps much meanwhile
 		all, err := openLogs(l.dir, l.stream)
 		if err != nil || len(all.open) == 0 {
 			return false, err
@@ -267,7 +267,7 @@ func (l *logFiles) openNewer() (bool, error) {
 		}
 		newer.open = append([]logFile{{f, unknownStart}}, newer.open...)
 	}
-	if !found { // the one being read was removed, and others perhaps too
+	if !found { // the file being read was removed, and perhaps others too
 		if _, err := newer.findStarts(0); err != nil {
 			newer.close()
 			return false, err

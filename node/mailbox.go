@@ -8,13 +8,13 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 )
 
-// mailbox owns what the loop of an attempt exchanges with other goroutines: what is
-// wanted of it and what it last reported, calls for the loop, and whether there is a
-// loop at all. Everything else of an attempt is the loop's alone. Messages in it are
-// replaced, never modified, so that they may be read without the lock.
+// mailbox is what the loop of an attempt shares with other goroutines: the wanted state, the last
+// report, calls to run in the loop, and whether the loop runs at all. Everything else of an attempt
+// belongs to the loop. Messages in it are replaced, never modified, so that they may be read
+// without the lock.
 //
-// No change is lost: who changes something sets wake and then ends the rest, and an
-// attempt rests only while wake is not set, both under mu.
+// No change is lost: a change sets wake and then ends the rest, and an attempt rests only while
+// wake is not set, both under mu.
 type mailbox struct {
 	wake  chan struct{} // something under mu changed; capacity 1
 	inbox chan func()   // calls posted by watchers and helpers
@@ -52,8 +52,8 @@ func (m *mailbox) snapshot() *droverv1.SeenAttempt {
 	return m.seen
 }
 
-// publish replaces the report and the dump that is served. It reports whether
-// anything in the report changed, and whether that must be sent at once.
+// publish replaces the report, and the dump that other nodes may fetch. It reports whether anything
+// in the report changed, and whether that must be sent at once.
 func (m *mailbox) publish(next *droverv1.SeenAttempt, dump *servableDump) (changed, atOnce bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -91,8 +91,8 @@ func (m *mailbox) liveImage() *droverv1.ImageRef {
 	return spec.GetImage()
 }
 
-// notify makes the loop run again; it never blocks. It reports whether the attempt
-// rested: then the caller must start its loop.
+// notify makes the loop run again; it never blocks. It returns true if the attempt rested: the
+// caller must then start its loop.
 func (m *mailbox) notify() (rested bool) {
 	select {
 	case m.wake <- struct{}{}:
@@ -104,8 +104,8 @@ func (m *mailbox) notify() (rested bool) {
 	return rested
 }
 
-// tryRest makes the attempt rest, without a loop, if nothing changed since its loop
-// looked. It returns false otherwise.
+// tryRest makes the attempt rest, without a loop, if nothing has changed since its loop last
+// looked. Otherwise it returns false.
 func (m *mailbox) tryRest() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -142,7 +142,7 @@ func (m *mailbox) sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// pause runs posted calls for so long, or until ctx ends or the wanted state changes.
+// pause runs posted calls for the duration d, or until ctx ends or the wanted state changes.
 func (m *mailbox) pause(ctx context.Context, d time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()

@@ -23,9 +23,9 @@ const (
 const (
 	sortMemoryDivisor = 4
 	maxSortMemory     = 1 << 30
-	// A line that is held in memory may have a task's memory divided by
-	// lineMemoryDivisor: a buffer that grows is there twice, its record once, and the
-	// program that writes the line and the page cache need the rest.
+	// A line held in memory may have the task's memory divided by lineMemoryDivisor. While a buffer
+	// grows it exists twice, and its record once more; the program that writes the line and the
+	// page cache need the rest.
 	lineMemoryDivisor = 8
 )
 

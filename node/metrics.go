@@ -63,7 +63,7 @@ func (m *metrics) observeEnd(end *droverv1.SeenAttempt) {
 	m.attemptsEnded.WithLabelValues(cause).Inc()
 }
 
-// shuffleMetrics count what the node serves of map outputs: a shuffle.Counter.
+// shuffleMetrics counts the requests for map outputs of this node: a shuffle.Counter.
 type shuffleMetrics struct {
 	bytes    prometheus.Counter
 	requests *prometheus.CounterVec

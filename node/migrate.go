@@ -21,13 +21,13 @@ import (
 // maxDumpRequests bounds the dump files that are served at once.
 const maxDumpRequests = 16
 
-// fetchDump fetches dump, folder and harness of the attempt from the node that
-// has them. Steps, each safe to repeat:
+// fetchDump fetches dump, folder and harness of the attempt from the node that has them. Steps,
+// each safe to repeat:
 //
-//  1. fetch the manifest;
-//  2. fetch and verify every file, resuming where an earlier try ended;
-//  3. write the checksums of the folder;
-//  4. record the dump together with the attempt's earlier running time.
+//  1. Fetch the manifest.
+//  2. Fetch and verify every file, resuming where an earlier try ended.
+//  3. Write the checksums of the folder.
+//  4. Record the dump together with the attempt's earlier running time.
 func (a *attempt) fetchDump(ctx context.Context, spec *droverv1.TaskSpec) error {
 	wanted, _ := a.mail.wantedAndSpec()
 	uid, err := a.d.cfg.taskUID(spec)
@@ -46,7 +46,7 @@ func (a *attempt) fetchDump(ctx context.Context, spec *droverv1.TaskSpec) error 
 		return err
 	}
 	program := filepath.Join(a.d.cfg.Data, "harness", m.HarnessSHA256)
-	fetched := program + "." + a.id.String() + ".new" // of this attempt alone: another's source cannot write into it
+	fetched := program + "." + a.id.String() + ".new" // for this attempt alone, so that the source of another one cannot write into it
 	image := a.dumps.dir(1)
 	if err := a.d.checkDumpSize(m, spec, image, string(a.dir), fetched); err != nil {
 		return err
@@ -86,8 +86,8 @@ func (a *attempt) fetchDump(ctx context.Context, spec *droverv1.TaskSpec) error 
 	return err
 }
 
-// installFetched gives the folder of a fetched program its name, unless another attempt has brought the same: a program
-// that a task may run already is not written to.
+// installFetched renames a fetched program to its final name, unless another attempt has installed
+// the same program: a program that may be running is never written to.
 func installFetched(fetched, program string) error {
 	if err := os.Chmod(fetched, 0o711); err != nil {
 		return err
@@ -99,12 +99,14 @@ func installFetched(fetched, program string) error {
 	return err
 }
 
-// dumpAllowance is what a dump and a task's folder may have beside the task's memory and disk space: logs, the
-// harness, criu's own files, and files of a disk without quotas that were larger than they should be. In bytes.
+// dumpAllowance is what a dump and a task's folder may have on top of the task's memory and disk
+// space, in bytes: logs, the harness, criu's own files, and files that grew beyond the limit on a
+// disk without quotas.
 const dumpAllowance = 1 << 30
 
-// checkDumpSize refuses a dump that no task of this size leaves behind, and one that the disk has no space for: the
-// node that names its files may be anybody's. What an earlier try has brought into the folders needs no space again.
+// checkDumpSize refuses a dump that is larger than any task of this size can leave, or than the
+// free space of the disk: the node that lists the files may not be trustworthy. Files that an
+// earlier try has fetched need no space again.
 func (d *daemon) checkDumpSize(m *dump.Manifest, spec *droverv1.TaskSpec, folders ...string) error {
 	fetched := int64(0)
 	for _, dir := range folders {
@@ -164,7 +166,7 @@ func newDumpSource(attempts *attemptTable) *dumpSource {
 	return h
 }
 
-// close ends the building of manifests and waits for it.
+// close cancels the building of manifests and waits for it to end.
 func (h *dumpSource) close() error {
 	h.mu.Lock()
 	h.end()
@@ -193,14 +195,14 @@ func (h *dumpSource) Dump(name string) (*dump.LocalDump, error) {
 	}}, nil
 }
 
-// servableDump is what other nodes may know about a dump. It is immutable.
+// servableDump is what other nodes may fetch of a dump. It is immutable.
 type servableDump struct {
 	dump.Manifest
 	harness string
 }
 
-// manifest returns the manifest of a dump. Building it reads the whole dump, for longer than a request may
-// take: it goes on when ctx ends, and the next request finds it.
+// manifest returns the manifest of a dump. Building it reads the whole dump and may take longer
+// than a request may: it continues after ctx ends, and the next request gets the result.
 func (h *dumpSource) manifest(ctx context.Context, version int, name string, served *servableDump, dirs map[dump.Root]string) (*dump.Manifest, error) {
 	l, err := h.startBuild(version, name, served, dirs)
 	if err != nil {
@@ -214,7 +216,7 @@ func (h *dumpSource) manifest(ctx context.Context, version int, name string, ser
 	}
 }
 
-// startBuild returns the manifest of a dump, which it begins to build unless it has been.
+// startBuild returns the manifest of a dump, and starts to build it if nobody has.
 func (h *dumpSource) startBuild(version int, name string, served *servableDump, dirs map[dump.Root]string) (*cachedManifest, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -240,7 +242,8 @@ func (h *dumpSource) startBuild(version int, name string, served *servableDump, 
 	return l, nil
 }
 
-// drop ends the building of the manifest of an attempt whose dumps are removed, and forgets it.
+// drop cancels the building of the manifest of an attempt whose dumps are removed, and drops the
+// manifest.
 func (h *dumpSource) drop(name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -276,7 +279,7 @@ func buildManifest(ctx context.Context, version int, served *servableDump, dirs 
 				return nil, err
 			}
 		}
-		if root == dump.Harness { // beside it is what an installation that was cut short has left
+		if root == dump.Harness { // an interrupted installation may have left files beside it
 			files = slices.DeleteFunc(files, func(f dump.File) bool { return f.Path != dump.HarnessName })
 		}
 		for i := range files {
@@ -287,8 +290,7 @@ func buildManifest(ctx context.Context, version int, served *servableDump, dirs 
 	return &m, nil
 }
 
-// dumpToServe returns what other nodes may know of the attempt's dump, nil without
-// one.
+// dumpToServe returns what other nodes may fetch of the attempt's dump, nil without one.
 func (a *attempt) dumpToServe(l droverv1.Level) *servableDump {
 	if l != droverv1.Level_LEVEL_CHECKPOINTED || !a.rec.Dumped {
 		return nil

@@ -22,15 +22,15 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// The probe takes a container of the harness through every level, and if a level
-// that moves memory works a second time with more of it. Levels that fail are not advertised; the two
-// durations give a fixed cost and a rate.
+// The probe takes a container of the harness through every level. If a level that moves memory
+// works, it repeats that with more memory, and computes a fixed cost and a rate from the two
+// durations. Levels that fail are not advertised.
 const (
 	probeID         = "suspend-probe"
 	probeFile       = "probe.json" // in the data folder: the last result
 	probeVersion    = 1
 	probeLimit      = 5 * time.Minute  // for the whole probe
-	probeTries      = 3                // of a probe that failed for a reason that passes
+	probeTries      = 3                // of a probe with a transient failure
 	probeCountLimit = 30 * time.Second // for one count
 	probeSmall      = 4 << 20          // bytes
 	probeLarge      = 36 << 20
@@ -46,7 +46,7 @@ type probeResult struct {
 	Speeds      *droverv1.SuspendSpeed `json:"speeds"`
 	Notes       []string               `json:"notes,omitempty"`
 
-	transient bool // a level failed for a reason that passes, such as a machine full of other work
+	transient bool // a level failed for a transient reason, such as a machine busy with other work
 }
 
 // prober owns which levels work on this node: the result of the last probe.
@@ -78,8 +78,8 @@ func (b *prober) info() *droverv1.NodeInfo {
 	return i
 }
 
-// addDumpFormat adds to the versions of the node the one of its driver's dumps, if it makes any: a node with an
-// earlier one cannot restore them.
+// addDumpFormat adds to the versions of the node the one of its driver's dumps, if it makes any: a
+// node with an earlier one cannot restore them.
 func (c *Config) addDumpFormat() {
 	if d, ok := c.Driver.(runtime.Checkpointer); ok {
 		versions := maps.Clone(c.Info.GetVersions())
@@ -91,8 +91,8 @@ func (c *Config) addDumpFormat() {
 	}
 }
 
-// environment identifies what a result is valid for: another kernel or
-// engine requires a new probe.
+// environment identifies what a result is valid for: with another kernel or engine the node must be
+// probed again.
 func (b *prober) environment() string {
 	v := b.cfg.Info.GetVersions()
 	return strings.Join([]string{b.cfg.Driver.Name(), v["kernel"], v["containerd"], v["runc"], v["criu"], v["drover"], strconv.FormatBool(b.cfg.Info.GetSwap() > probeMinSwap)}, " ")
@@ -123,8 +123,8 @@ func (b *prober) set(r *probeResult) {
 	b.mu.Unlock()
 }
 
-// probe finds out which levels work and stores the result, but for one in which a level
-// failed for a reason that passes: the next daemon probes again then. It leaves nothing behind.
+// probe finds out which levels work and stores the result, unless a level failed for a transient
+// reason: then the next daemon probes again. It leaves nothing behind.
 func (b *prober) probe(ctx context.Context) {
 	start := b.clock.Monotonic()
 	ctx2, cancel := context.WithTimeout(ctx, probeLimit)
@@ -180,8 +180,8 @@ func (b *prober) runProbes(ctx context.Context) *probeResult {
 	return r
 }
 
-// isTransient reports whether an error is one that may not come again: a machine full of other work, a process
-// that could not be stopped just then, a full disk.
+// isTransient reports whether an error may not occur again: the machine was busy, a process could
+// not be stopped at that moment, the disk was full.
 func isTransient(err error) bool {
 	return errors.Is(err, fault.Unavailable) || errors.Is(err, fault.Conflict) || errors.Is(err, fault.Exhausted) || errors.Is(err, context.DeadlineExceeded)
 }

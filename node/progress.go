@@ -12,21 +12,21 @@ import (
 	"github.com/drover-run/drover/node/helper"
 )
 
-// progress owns what a map or reduce task reports about itself, as far as it is
-// passed on: the tenant can write the files that it comes from. Counters are within
-// mapreduce.MaxCounters, texts are one line, and fraction never goes back.
+// progress owns the part of a map or reduce task's reports that is passed on. The tenant can write
+// the files they come from, so counters are limited to mapreduce.MaxCounters, texts are one line,
+// and fraction never decreases.
 type progress struct {
 	fraction   float64
 	counters   map[string]int64
 	status     string
 	inputBytes int64
-	// lostOutputs are the map outputs that could not be fetched; what the list holds never changes.
+	// lostOutputs are the map outputs that could not be fetched. The list is replaced, never
+	// modified.
 	lostOutputs []*droverv1.MapOutput
-	refused     string // why something that the task reported was refused; "" if nothing was
+	refused     string // why a part of the task's report was refused; "" if nothing was
 }
 
-// read reads the progress that a running task reports; fetched is what was
-// fetched for it.
+// read reads the progress that a running task reports. fetched says what was fetched for it.
 func (p *progress) read(dir folder, spec *droverv1.TaskSpec, fetched helper.Event) {
 	p.lostOutputs = lostOutputs(fetched.Lost)
 	b, err := dir.readTaskFile(filepath.Join(nameMeta, nameProgress), mapreduce.MaxResultBytes)
@@ -48,7 +48,7 @@ func (p *progress) read(dir folder, spec *droverv1.TaskSpec, fetched helper.Even
 	p.fraction = max(p.fraction, read)
 }
 
-// lostOutputs returns outputs as they are reported, without their addresses.
+// lostOutputs returns outputs for a report, without their addresses.
 func lostOutputs(all []helper.MapOutput) []*droverv1.MapOutput {
 	out := make([]*droverv1.MapOutput, len(all))
 	for i, o := range all {
@@ -69,9 +69,9 @@ func (p *progress) apply(r *mapreduce.Result) {
 	p.status, p.inputBytes = oneLine(r.Status), r.Input.Bytes
 }
 
-// count returns the counters that the task's program reported, named
-// GROUP:NAME. Those beyond the limits are refused, which the attempt's message
-// then says; dropped is how many reports the harness refused already.
+// count returns the counters that the task's program reported, named GROUP:NAME. Counters beyond
+// the limits are refused, which the attempt's message then says; dropped is how many the harness
+// has refused already.
 func (p *progress) count(c mapreduce.Counters, dropped int64) map[string]int64 {
 	all := map[string]int64{}
 	for group, names := range c {

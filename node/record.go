@@ -8,10 +8,10 @@ import (
 	"github.com/drover-run/drover/node/store"
 )
 
-// attemptRecord owns what survives the daemon of an attempt: the Record is as the
-// store has it, so that what is decided by it holds after a restart too. It is
-// changed by change alone. Two fields may be ahead of the store, and are stored with
-// the next change: Epoch, and LevelNote, which is for users only.
+// attemptRecord owns the part of an attempt's state that survives the daemon. Record equals the
+// stored record, so that decisions based on it still hold after a restart. Only change modifies it.
+// Two fields may be ahead of the store, and are stored with the next change: Epoch, and LevelNote,
+// which is only for users.
 type attemptRecord struct {
 	store.Record
 	exists bool // in the store
@@ -22,7 +22,7 @@ type attemptRecord struct {
 	bootID string // of this boot
 }
 
-// change stores the record as f changes it. After an error the record is as before.
+// change applies f to the record and stores it. After an error the record is unchanged.
 func (r *attemptRecord) change(f func(*store.Record)) error {
 	rec := r.Record
 	f(&rec)
@@ -45,8 +45,8 @@ func (r *attemptRecord) remove() error {
 // isOfEarlierBoot reports whether the machine was rebooted since the attempt started.
 func (r *attemptRecord) isOfEarlierBoot() bool { return r.BootID != "" && r.BootID != r.bootID }
 
-// running returns the running time of the attempt: ran without the time that it
-// waited for maps after its start.
+// running returns the running time of the attempt, which is ran without the time that it waited for
+// maps after its start.
 func (r *attemptRecord) running(now, stopped time.Duration) time.Duration {
 	if r.Waiting {
 		return 0
@@ -60,15 +60,15 @@ func (r *attemptRecord) endWait() error {
 	return r.change(func(rec *store.Record) { rec.Waiting, rec.WaitedNS = false, int64(ran) })
 }
 
-// ran returns the time the attempt has run unfrozen since its start, on the
-// monotonic clock. stopped is when its container ended, 0 if it has not.
+// ran returns how long the attempt has run unfrozen since its start, on the monotonic clock.
+// stopped is when its container ended, 0 if it has not.
 func (r *attemptRecord) ran(now, stopped time.Duration) time.Duration {
 	ran := time.Duration(r.RanNS)
 	if !r.Started || r.StartMono == 0 {
 		return ran
 	}
 	if r.BootID != r.bootID {
-		return ran // the machine was rebooted: the time since the container last started is lost with it
+		return ran // the machine was rebooted: the time since the container's last start is lost
 	}
 	if stopped > 0 {
 		now = stopped

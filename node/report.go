@@ -24,8 +24,8 @@ const (
 	maxAttemptBytes      = 256 << 10 // of the report of one attempt
 )
 
-// sendReport sends one report to the leader of that term and clears what it contained from the lists. more
-// reports whether further changes are pending.
+// sendReport sends one report to the leader of that term and clears what it contained from the
+// lists. more reports whether further changes are pending.
 func (d *daemon) sendReport(ctx context.Context, term uint64, full bool) (more bool, err error) {
 	req := d.attempts.nextReport(full)
 	sent := req.GetAttempts()
@@ -37,7 +37,7 @@ func (d *daemon) sendReport(ctx context.Context, term uint64, full bool) (more b
 	sentAt := d.exclusive.lease.now()
 	res, err := d.cfg.Coordinator.Report(ctx, connect.NewRequest(req))
 	if err == nil {
-		err = checkLeader(res.Msg.GetTerm(), term) // a lease of another one, which may be restored, counts from the next registration
+		err = checkLeader(res.Msg.GetTerm(), term) // a lease of another leader, which may be restored, counts only after the next registration
 	}
 	if err != nil {
 		d.requests.ReturnResponses(req.Responses)
@@ -53,9 +53,9 @@ func (d *daemon) sendReport(ctx context.Context, term uint64, full bool) (more b
 	return more || moreResponses, nil
 }
 
-// compareReports reports whether two reports of an attempt differ, and whether in what is sent at
-// once. It names every field instead of asking the message for them: an attempt makes a report before
-// each of its steps.
+// compareReports reports whether two reports of an attempt differ, and whether a difference must be
+// sent at once. It compares field by field instead of with proto.Equal, because an attempt makes a
+// report before each of its steps.
 func compareReports(last, next *droverv1.SeenAttempt) (changed, atOnce bool) {
 	if differInState(last, next) {
 		return true, true
@@ -63,7 +63,7 @@ func compareReports(last, next *droverv1.SeenAttempt) (changed, atOnce bool) {
 	return differInUsage(last, next), false
 }
 
-// differInState reports whether two reports differ in a field that is sent at once.
+// differInState reports whether two reports differ in a field that must be sent at once.
 func differInState(l, n *droverv1.SeenAttempt) bool {
 	return l.GetPhase() != n.GetPhase() || l.GetLevel() != n.GetLevel() || l.GetCause() != n.GetCause() || l.GetExitCode() != n.GetExitCode() ||
 		n.GetPhase() >= droverv1.Phase_PHASE_SUCCEEDED && l.GetMessage() != n.GetMessage() ||
@@ -76,9 +76,9 @@ func differInState(l, n *droverv1.SeenAttempt) bool {
 		!sameMessage(l.GetKey(), n.GetKey()) || !sameMessage(l.GetLimits(), n.GetLimits()) || !sameMessage(l.GetUnknown(), n.GetUnknown())
 }
 
-// differInUsage reports whether two reports differ in a field that changes constantly. Such fields
-// wait for the next periodic report, and so do the step, which only who waits long for it looks at,
-// and before the end the message: what was refused of the counters.
+// differInUsage reports whether two reports differ in a field that changes constantly, which waits
+// for the next periodic report. The step is such a field too, because users look at it only while
+// they wait for long. So is the message before the end, which lists refused counters.
 func differInUsage(l, n *droverv1.SeenAttempt) bool {
 	return l.GetMessage() != n.GetMessage() || l.GetStep() != n.GetStep() || l.GetStatus() != n.GetStatus() || l.GetProgress() != n.GetProgress() ||
 		l.GetSwapOccupied() != n.GetSwapOccupied() || l.GetDiskOccupied() != n.GetDiskOccupied() ||
@@ -87,7 +87,7 @@ func differInUsage(l, n *droverv1.SeenAttempt) bool {
 		!sameMessage(l.GetUsage(), n.GetUsage()) || !sameMessage(l.GetOccupied(), n.GetOccupied())
 }
 
-// sameMessage reports whether two messages are one or equal; nil equals nil alone.
+// sameMessage reports whether two messages are identical or equal; nil equals only nil.
 func sameMessage[M interface {
 	comparable
 	proto.Message
@@ -95,9 +95,8 @@ func sameMessage[M interface {
 	return a == b || proto.Equal(a, b)
 }
 
-// boundReport returns s if it keeps the limits, and otherwise a copy that does
-// and says so; no report of one attempt may keep those of others from the
-// coordinator. nil stays nil.
+// boundReport returns s if it keeps the limits. Otherwise it returns a copy that does and says so:
+// the report of one attempt must not prevent those of others. nil stays nil.
 func boundReport(s *droverv1.SeenAttempt) *droverv1.SeenAttempt {
 	if isBounded(s) {
 		return s
@@ -148,8 +147,8 @@ func clipText(s string) string {
 	return oneLine(s)
 }
 
-// boundCounters returns at most limit of the counters, the first by name, and how
-// many it left out for that or for their names.
+// boundCounters returns at most limit of the counters, the first by name, and how many it left out,
+// because of limit or because of their names.
 func boundCounters(all map[string]int64, limit int) (kept map[string]int64, dropped int64) {
 	valid := make(map[string]int64, len(all))
 	for name, v := range all {
@@ -164,8 +163,7 @@ func boundCounters(all map[string]int64, limit int) (kept map[string]int64, drop
 	return valid, int64(len(all) - len(valid))
 }
 
-// refusedCounters returns what is said of counters that were left out; "" for
-// none.
+// refusedCounters returns a note about refused counters, "" for none.
 func refusedCounters(n int64) string {
 	if n == 0 {
 		return ""

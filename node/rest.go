@@ -1,8 +1,8 @@
 package node
 
-// An ended attempt stays until the coordinator does not want it any more, for its
-// output or for inspection. It rests without a goroutine: a node that ran 100,000
-// map tasks of one job has 100,000 of them.
+// An ended attempt stays until the coordinator no longer wants it, for its output or for
+// inspection. It rests without a goroutine: a node that ran 100,000 map tasks of one job would have
+// 100,000 of them.
 
 // startLoop starts the attempt's loop. It is called once by launch, and by
 // wakeUp for an attempt that rests.
@@ -14,9 +14,9 @@ func (a *attempt) startLoop() {
 	})
 }
 
-// tryRest makes the attempt rest, without a loop, if it has ended, nothing of it is
-// under way and nothing changed since the loop looked. It then forgets the failures of
-// steps. It returns false otherwise. The next wakeUp starts the loop again.
+// tryRest makes the attempt rest, without a loop, if it has ended, nothing of it is in progress,
+// and nothing changed since the loop last looked. It then clears the failure counts of its steps.
+// Otherwise it returns false. The next wakeUp starts the loop again.
 func (a *attempt) tryRest() bool {
 	if len(a.rec.End) == 0 || a.container.awaitingExit || a.helpers.isBusy() || !a.mail.tryRest() {
 		return false

@@ -8,8 +8,8 @@ import (
 	"github.com/drover-run/drover/node/task"
 )
 
-// retries owns how often the steps of an attempt have failed in a row. By it is
-// decided when to give up, and how long to pause before the next try.
+// retries counts how often each step of an attempt has failed in a row. The counts decide when to
+// give up, and how long to pause before the next try.
 type retries struct {
 	failures map[task.Do]failures
 	// startError is the error of the last failed try to create or start the container.
@@ -25,7 +25,7 @@ type failures struct {
 // all returns the number of all failed tries.
 func (f failures) all() int { return f.unreachable + f.others }
 
-// add counts a failure, and returns the number of them.
+// add counts a failure, and returns the counts.
 func (r *retries) add(do task.Do, err error) failures {
 	if r.failures == nil {
 		r.failures = map[task.Do]failures{}
@@ -40,22 +40,22 @@ func (r *retries) add(do task.Do, err error) failures {
 	return n
 }
 
-// clear forgets the failures of these steps.
+// clear resets the counts of these steps.
 func (r *retries) clear(steps ...task.Do) {
 	for _, do := range steps {
 		delete(r.failures, do)
 	}
 }
 
-// clearAll forgets the failures of all steps.
+// clearAll resets the counts of all steps.
 func (r *retries) clearAll() { r.failures = nil }
 
 // pause returns how long to wait after n failures.
 func (r *retries) pause(n int) time.Duration { return min(maxPause, firstPause<<min(n-1, 10)) }
 
-// recordStart records the error of a step that creates or starts the container, and
-// does nothing for other steps. It reports whether the step has failed so often that
-// another node should run the task.
+// recordStart records the error of a step that creates or starts the container, and does nothing
+// for other steps. It reports whether the step has failed so often that another node should run the
+// task.
 func (r *retries) recordStart(do task.Do, n int, err error) bool {
 	if do != task.CreateContainer && do != task.Start {
 		return false

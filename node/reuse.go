@@ -12,12 +12,12 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// reuseEvery is how often containers that no task uses are looked for.
+// reuseEvery is the pause between two searches for containers that no task uses.
 const reuseEvery = 5 * time.Second
 
-// A stage's tasks count as short once the last shortTasks of them that succeeded on this node ran for at
-// most shortTask each: then little is lost if one cannot be checkpointed. They share containers, unless the
-// job file says otherwise.
+// A stage's tasks count as short once the last shortTasks of them that succeeded on this node ran
+// for at most shortTask each. Little is lost if such a task cannot be checkpointed, so they share
+// containers, unless the job file says otherwise.
 const (
 	shortTask    = 5 * time.Second
 	shortTasks   = 3
@@ -32,7 +32,7 @@ type stage struct {
 
 func stageOf(id store.ID) stage { return stage{id.Key().GetJob(), id.Key().GetStage()} }
 
-// recentTasks remembers of which stages the last tasks on this node were short. It is safe for
+// recentTasks remembers for which stages the last tasks on this node were short. It is safe for
 // concurrent use.
 type recentTasks struct {
 	mu    sync.Mutex
@@ -68,7 +68,7 @@ func (r *recentTasks) areShort(s stage) bool {
 	return r.short[s] >= shortTasks
 }
 
-// forget makes the next tasks of a stage the first.
+// forget resets a stage.
 func (r *recentTasks) forget(s stage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,16 +77,17 @@ func (r *recentTasks) forget(s stage) {
 	}
 }
 
-// containerSharing is what was decided about an attempt's container. It changes only together with the
-// container: the driver compares what it is asked for with what it has.
+// containerSharing is the decision whether an attempt shares its container. It changes only
+// together with the container, because the driver compares a repeated Create with the existing
+// container.
 type containerSharing struct {
 	decided bool
 	key     string // Reuse of runtime.Spec
 }
 
-// reuseKey returns the key by which tasks share containers (runtime.Spec), "" for an attempt
-// that has a container of its own. The first call decides. It is one key for the whole job: reduces begin in
-// containers that maps have left, where both stages use containers again.
+// reuseKey returns the key by which tasks share containers (runtime.Spec), "" for an attempt with a
+// container of its own. The first call decides. The whole job has one key: reduces start in
+// containers that maps have left, if both stages share containers.
 func (a *attempt) reuseKey(spec *droverv1.TaskSpec) string {
 	if !a.sharing.decided {
 		a.sharing.decided = true
@@ -97,9 +98,10 @@ func (a *attempt) reuseKey(spec *droverv1.TaskSpec) string {
 	return a.sharing.key
 }
 
-// mayShareContainers reports whether the attempt may run in a container in which others ran. Attempts
-// after the first of a task may not, so that one that failed, or that is to be dumped, does not meet the same
-// conditions again; and secrets stay in the container that was made for them.
+// mayShareContainers reports whether the attempt may use a shared container. The second and later
+// attempts of a task may not, so that an attempt after a failure, or one that is to be dumped, does
+// not meet the same conditions again. Nor may tasks with secrets, because secrets stay in their
+// container.
 func (a *attempt) mayShareContainers(spec *droverv1.TaskSpec) bool {
 	_, ok := a.d.cfg.Driver.(runtime.Reuser)
 	k := a.id.Key()
@@ -108,22 +110,23 @@ func (a *attempt) mayShareContainers(spec *droverv1.TaskSpec) bool {
 		return false
 	case spec.ContainersUsedAgain != nil:
 		return spec.GetContainersUsedAgain()
-	default: // of an adopted attempt it is not known what the earlier daemon decided
+	default: // adopted: the earlier daemon's decision is unknown
 		return !a.adopted && a.d.recentTasks.areShort(stageOf(a.id))
 	}
 }
 
-// stopSharing gives an attempt that did not start in a container of others one of its own, if nobody asked for
-// more than that: what holds up such a container need not hold up a task. It returns the error of the start, cause, and where
-// the attempt has a container of its own now, without the class of that: whether the task can start is to be seen. An error
-// of its own leaves the attempt as it was, or without a container.
+// stopSharing gives an attempt that failed to start in a shared container a container of its own,
+// unless more is at fault: a problem of the shared container must not hold up the task. cause is
+// the error of the start. If the attempt now has a container of its own, stopSharing returns cause
+// without its class, since the task may still start. After an error of its own, the attempt is as
+// before or without a container.
 func (a *attempt) stopSharing(ctx context.Context, spec *droverv1.TaskSpec, cause error) error {
 	if a.sharing.key == "" || spec.ContainersUsedAgain != nil || errors.Is(ctx.Err(), context.Canceled) {
 		return cause
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepLimit) // the start may have used up its time
 	defer cancel()
-	if err := a.rec.change(func(r *store.Record) { r.Started = false }); err != nil { // or it would have lost the container with which it started
+	if err := a.rec.change(func(r *store.Record) { r.Started = false }); err != nil { // otherwise a restart would treat the attempt as one that lost its container
 		return errors.Join(cause, err)
 	}
 	if err := a.container.remove(ctx); err != nil {
@@ -141,7 +144,7 @@ func (a *attempt) stopSharing(ctx context.Context, spec *droverv1.TaskSpec, caus
 	return errors.New("in a container of others, and now in one of its own: " + cause.Error())
 }
 
-// closeIdleLoop deletes the containers that no task uses again.
+// closeIdleLoop deletes shared containers that no task will use again.
 func (d *daemon) closeIdleLoop(ctx context.Context) error {
 	r, ok := d.cfg.Driver.(runtime.Reuser)
 	if !ok {

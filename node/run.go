@@ -17,7 +17,7 @@ import (
 const (
 	shutdownLimit = 2 * time.Second // for open requests when the daemon stops
 	maxHeaderSize = 16 << 10        // bytes
-	stallLimit    = time.Minute     // for a response of which nothing is read; a frozen task's helper fetches on later
+	stallLimit    = time.Minute     // for a response that nobody reads; the helper of a frozen task fetches again later
 )
 
 // Run runs the node daemon. It returns when ctx ends (nil) or on a fatal error.
@@ -48,7 +48,7 @@ func Run(ctx context.Context, cfg Config) error {
 			if d.attempts.count() > 0 { // their lease does not wait for a probe
 				g.Go(func() error { d.prober.probe(ctx); d.prober.changed <- struct{}{}; return nil })
 			} else {
-				d.prober.probe(ctx) // before any task is placed here: its resources are charged to nobody
+				d.prober.probe(ctx) // before any task is placed here, because its resources are charged to nobody
 			}
 		}
 		g.Go(func() error { return d.collector().loop(ctx) })

@@ -12,10 +12,10 @@ import (
 type Limits struct {
 	CPU    int64 // millicores
 	Memory int64 // bytes, harness included
-	io     int64 // bytes per second of reads, and the same of writes
+	io     int64 // bytes per second of reads, and as many of writes
 	Pids   int64
 	swap   int64  // bytes; 0 unless the attempt is swapped out
-	rootfs string // folder that the attempt has for its root, "" for an image of the engine: io is also of its disk
+	rootfs string // folder that is the attempt's root, "" for an image of the engine: io also applies to its disk
 }
 
 // Enforcer manages the cgroup of each attempt: limits are set on the attempt's
@@ -29,7 +29,8 @@ type Enforcer interface {
 	ContainerCgroup(id string) string
 	// OpenHelperLeaf opens the folder of the helpers leaf, to start a process in it.
 	OpenHelperLeaf(id string) (*os.File, error)
-	// Usage reads past and current usage, and how many processes the kernel has killed for memory.
+	// Usage returns past and current usage, and how many processes the kernel has killed for want
+	// of memory.
 	Usage(id string) (u *droverv1.Usage, held *droverv1.Resources, kills OOMKills, err error)
 	// KillHelpers kills every process in the helpers leaf and waits for them.
 	KillHelpers(ctx context.Context, id string) error
@@ -39,7 +40,7 @@ type Enforcer interface {
 	List() ([]string, error)
 }
 
-// OOMKills counts the processes of an attempt that the kernel has killed for memory.
+// OOMKills counts the processes of an attempt that the kernel has killed for want of memory.
 type OOMKills struct {
 	atLimit int64 // of the attempt
 	outside int64 // because the machine, or a cgroup around all attempts, had none left
@@ -48,9 +49,8 @@ type OOMKills struct {
 // Swapper is an optional ability of an Enforcer: it swaps out memory. An Enforcer
 // that can freeze implements runtime.Freezer.
 type Swapper interface {
-	// SwapOut pushes the memory of a frozen attempt out, to swap as far as its
-	// limit allows, and returns the bytes moved. Exhausted: more than half of it
-	// stayed, for lack of swap.
+	// SwapOut pushes the memory of a frozen attempt out, to swap as far as its limit allows, and
+	// returns the bytes moved. Exhausted: more than half of it stayed, for want of swap.
 	SwapOut(ctx context.Context, id string) (moved int64, err error)
 	// SwapBytes returns how many bytes of the attempt are in swap.
 	SwapBytes(id string) (int64, error)

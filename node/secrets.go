@@ -26,8 +26,7 @@ import (
 	"github.com/drover-run/drover/node/store"
 )
 
-// maxSecret is the largest secret, in bytes: the kernel takes no longer string
-// into an environment.
+// maxSecret is the largest secret in bytes: the kernel accepts no longer strings in an environment.
 const maxSecret = 96 << 10
 
 const (
@@ -35,8 +34,9 @@ const (
 	secretEnvName = "env"              // the file in it: NAME=value entries, each ended by a zero byte
 )
 
-// SecretFolder returns the folder in memory in which the daemon of a data folder, an absolute path, has the values of
-// secrets for tasks that run: several daemons of one machine have one each.
+// SecretFolder returns the folder in memory in which a daemon keeps the values of secrets of
+// running tasks. It depends on the daemon's data folder, an absolute path, so that several daemons
+// of one machine have different folders.
 func SecretFolder(data string) string {
 	base := "/run"
 	if !inMemory(base) && inMemory("/dev/shm") { // inside of a container, perhaps
@@ -55,9 +55,9 @@ func inMemory(dir string) bool {
 	return int64(st.Type) == unix.TMPFS_MAGIC || int64(st.Type) == unix.RAMFS_MAGIC
 }
 
-// attemptSecrets owns the values of a task's secrets on this node. They are in no
-// record, report and log of the node, and on no disk: in values, where the driver
-// keeps its specifications in memory, or in dir. drop forgets them.
+// attemptSecrets owns the values of a task's secrets on this node. They are in no record, report or
+// log of the node, and on no disk: only in values, if the driver keeps its specifications in
+// memory, or in dir. drop removes them.
 type attemptSecrets struct {
 	values   map[string]string // by variable; nil where they are in dir
 	waitsFor string            // why load is tried again and again
@@ -68,9 +68,9 @@ type attemptSecrets struct {
 	source *secretSource
 }
 
-// load gets the values of the task's secrets. A driver that keeps its
-// specifications in memory gets them in the environment; for others they go into
-// a file in memory, from which the harness takes them when the task starts.
+// load gets the values of the task's secrets. A driver that keeps its specifications in memory gets
+// them in the environment. For other drivers they are written into a file in memory, from which the
+// harness reads them when the task starts.
 func (x *attemptSecrets) load(ctx context.Context, spec *droverv1.TaskSpec, uid uint32) error {
 	if len(spec.GetSecrets()) == 0 {
 		return nil
@@ -100,8 +100,8 @@ func (x *attemptSecrets) load(ctx context.Context, spec *droverv1.TaskSpec, uid 
 	return writeSecrets(filepath.Join(x.dir, secretEnvName), values, uid)
 }
 
-// secretSource is where the values of secrets come from: the coordinator, and the
-// tenants' folders below dir. It keeps no value.
+// secretSource gets the values of secrets from the coordinator, or from the tenants' folders below
+// dir. It keeps no value.
 type secretSource struct {
 	coordinator droverv1connect.NodeServiceClient
 	dir         string // secret NAME of a tenant is dir/TENANT/NAME
@@ -109,8 +109,8 @@ type secretSource struct {
 	identity    func() store.Identity
 }
 
-// stored returns the values of the stored secrets of an attempt, by variable.
-// The coordinator gives them to the node that is to run it, and to no other.
+// stored returns the values of the stored secrets of an attempt, by variable. The coordinator gives
+// them only to the node that is to run the attempt.
 func (s *secretSource) stored(ctx context.Context, key *droverv1.AttemptKey, spec *droverv1.TaskSpec) (map[string]string, error) {
 	values, stored := map[string]string{}, 0
 	for _, x := range spec.GetSecrets() {
@@ -125,7 +125,8 @@ func (s *secretSource) stored(ctx context.Context, key *droverv1.AttemptKey, spe
 	res, err := s.coordinator.GetSecrets(ctx, connect.NewRequest(&droverv1.GetSecretsRequest{Node: id.Node, Epoch: id.Epoch, Key: key}))
 	if err != nil {
 		if err = wire.FromError(err); fault.Class(err) == nil || errors.Is(err, fault.Denied) || errors.Is(err, fault.Unsupported) {
-			// The node may be ahead of what a new leader has applied, or the leader older than this program.
+			// The node may be ahead of what a new leader has applied, or the leader older than this
+			// program.
 			return nil, fault.New(fault.Unavailable, "the secrets of the task: %v", err)
 		}
 		return nil, err
@@ -157,8 +158,8 @@ func (x *attemptSecrets) makeDir(uid uint32) error {
 	return os.Chown(dir, int(uid), 0)
 }
 
-// makePrivateDir makes a folder, which must then be the daemon's alone: others can
-// write to the one above, and may have been first.
+// makePrivateDir makes a folder, and checks that it belongs to the daemon alone: others can write
+// to its parent, and may have created it first.
 func makePrivateDir(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
@@ -173,7 +174,7 @@ func makePrivateDir(dir string) error {
 	return nil
 }
 
-// writeSecrets writes the file that the harness reads; its owner alone can.
+// writeSecrets writes the file that the harness reads; only its owner can read it.
 func writeSecrets(path string, values map[string]string, uid uint32) error {
 	var b bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(values)) {
@@ -197,8 +198,8 @@ func writeSecrets(path string, values map[string]string, uid uint32) error {
 	return errors.Join(err, f.Close())
 }
 
-// restoreMount makes the folder that a restored container has mounted. It stays
-// empty: the program has its variables from the image.
+// restoreMount makes the folder that a restored container mounts. It stays empty, because the
+// program's environment is in the dump.
 func (x *attemptSecrets) restoreMount(spec *droverv1.TaskSpec) error {
 	if len(spec.GetSecrets()) == 0 || x.cfg.usesHostPaths() {
 		return nil
@@ -210,7 +211,7 @@ func (x *attemptSecrets) restoreMount(spec *droverv1.TaskSpec) error {
 	return x.makeDir(uid)
 }
 
-// drop forgets the values of an attempt without a container.
+// drop removes the values of an attempt without a container.
 func (x *attemptSecrets) drop() error {
 	x.values = nil
 	return os.RemoveAll(x.dir)

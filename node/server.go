@@ -53,7 +53,8 @@ func (d *daemon) health(w http.ResponseWriter, r *http.Request) {
 // mapOutputs implements shuffle.Outputs with the committed map outputs of this node.
 type mapOutputs struct{ attempts *attemptTable }
 
-// find returns a successful map attempt of this node. Unavailable: the daemon has just started and may still adopt it.
+// find returns a successful map attempt of this node. Unavailable: the daemon has just started and
+// may still adopt it.
 func (o mapOutputs) find(k shuffle.OutputKey) (*attempt, *droverv1.TaskSpec, error) {
 	id := store.IDOf(&droverv1.AttemptKey{Job: k.Job, Stage: k.Stage, Task: k.Task, Attempt: k.Attempt, Run: k.Run})
 	a, err := o.attempts.lookUp(id)

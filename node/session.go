@@ -51,8 +51,8 @@ func (d *daemon) sessionLoop(ctx context.Context) error {
 			ready = nil // it was ready before, and nothing was lost
 			continue
 		}
-		// A node that has never been in the cluster ends with what is wrong. One that has
-		// been waits, since its tasks run on and an upgrade of the other side mends it.
+		// A node that has never been in the cluster ends with the error. One that has been waits:
+		// its tasks run on, and an upgrade of the coordinator may solve the problem.
 		if (errors.Is(err, fault.Conflict) || errors.Is(err, fault.Unsupported)) && d.attempts.identity().Cluster == "" {
 			return err
 		}
@@ -100,9 +100,9 @@ func (d *daemon) runSession(ctx context.Context, ready func(address string)) err
 func (d *daemon) register(ctx context.Context) (*droverv1.RegisterResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, registerLimit)
 	defer cancel()
-	// An answer that is lost may have given the node an epoch. The coordinator knows by the token that the node, which
-	// registers again, has run nothing in it. A daemon that is started anew has another token, also on an old copy of its
-	// data folder, which does not know what ran.
+	// A lost response may have given the node an epoch. By the token the coordinator knows that the
+	// node, which registers again, has run nothing in that epoch. A restarted daemon has another
+	// token, also on an old copy of its data folder, which does not contain what ran.
 	if d.registration == "" {
 		d.registration = cryptorand.Text()
 	}
@@ -128,8 +128,9 @@ func (d *daemon) register(ctx context.Context) (*droverv1.RegisterResponse, erro
 	return res.Msg, nil
 }
 
-// watchWanted applies the wanted state that the coordinator streams. Another leader may answer than the one that
-// registered the node: a new session sends it a full report, without which it knows of no attempt that does not change.
+// watchWanted applies the wanted state that the coordinator streams. If another leader answers than
+// the one that registered the node, it ends: in a new session, the node sends the new leader a full
+// report, without which that leader would know only of attempts that change.
 func (d *daemon) watchWanted(ctx context.Context, term uint64) error {
 	id := d.attempts.identity()
 	stream, err := d.cfg.Coordinator.Watch(ctx, connect.NewRequest(&droverv1.WatchRequest{Node: id.Node, Epoch: id.Epoch, Revision: id.Revision}))
@@ -160,7 +161,8 @@ func (d *daemon) watchWanted(ctx context.Context, term uint64) error {
 	return fault.New(fault.Unavailable, "the coordinator ended the watch")
 }
 
-// checkLeader returns an error if a leader of another term answered than the one that registered the node.
+// checkLeader returns an error if the leader that answered has another term than the one that
+// registered the node.
 func checkLeader(answered, registered uint64) error {
 	if answered != registered {
 		return fault.New(fault.Unavailable, "another coordinator leads than the one that registered the node (terms %d and %d)", answered, registered)
@@ -178,13 +180,12 @@ func (d *daemon) forgetRevision() error {
 	return nil
 }
 
-// pacer spaces reports. The end of a short task must not wait because its start
-// was just reported, while many tasks at once are to share reports: a quiet node
-// may send reportBurst reports at once, and a busy one sends one per minReportGap.
+// pacer spaces reports. The end of a short task must not wait because its start was just reported,
+// but many tasks at once should share reports. So a quiet node may send reportBurst reports at
+// once, and a busy one sends one per minReportGap.
 type pacer struct{ due time.Time }
 
-// next returns how long to wait after a report at time now; zero or less is not
-// at all.
+// next returns how long to wait after a report at time now; zero or less means not at all.
 func (p *pacer) next(now time.Time) time.Duration {
 	if earliest := now.Add(-(reportBurst - 1) * minReportGap); p.due.Before(earliest) {
 		p.due = earliest

@@ -18,25 +18,24 @@ import (
 	"github.com/drover-run/drover/node/task"
 )
 
-// Limits of the steps: how long a step may take, and how often a preparing step
-// is tried before the attempt fails with cause INFRA. Tries in which something did
-// not answer do not count. For the steps that create or start the container this
-// holds for every kind of error, since they are tried only while the engine answers.
+// Limits of the steps: how long a step may take, and how often a preparing step is tried before the
+// attempt fails with cause INFRA. Tries in which something did not answer do not count, except for
+// the steps that create or start the container: those are tried only while the engine answers.
 // Steps that end or remove something are retried forever, with pauses up to maxPause.
 const (
 	stepLimit            = time.Minute
 	imageLimit           = 15 * time.Minute
 	maxTries             = 5
 	maxStartTries        = 3    // of a step that creates or starts the container
-	maxSameErrorTries    = 2    // of such a step if it fails with the same error again
+	maxSameErrorTries    = 2    // of such a step, if the same error follows again
 	startCPU             = 1000 // millicores that a container has at least until the task's program starts
 	firstPause           = 100 * time.Millisecond
 	maxPause             = 10 * time.Second
 	restoreLimitsTimeout = 5 * time.Second // for restoring the limits after an interrupted start
 	maxPids              = 4096
-	maxFiles             = 1_000_000              // files and folders of one attempt, if its share of the disk has so many
+	maxFiles             = 1_000_000              // files and folders of one attempt, even if its share of the disk allows more
 	minFiles             = 1000                   // files and folders that every attempt may have
-	logsLimit            = 300 * time.Millisecond // for the last lines of a task's log: a stray process may hold it open
+	logsLimit            = 300 * time.Millisecond // for the last lines of a task's log: a stray process may keep it open
 	quotaSlack           = 256 << 10              // bytes below the quota within which a failed write counts as over it
 )
 
@@ -68,8 +67,8 @@ func (a *attempt) performStep(ctx context.Context, do task.Do) {
 	a.handleStepFailure(ctx, do, err)
 }
 
-// needsSlot reports whether a step makes the engine work on a container, which only so many attempts do at once. Dumps
-// and restores have slots of their own.
+// needsSlot reports whether a step makes the engine work on a container; the number of such steps
+// at once is limited. Dumps and restores have slots of their own.
 func needsSlot(do task.Do) bool {
 	switch do {
 	case task.CreateContainer, task.Start, task.DeleteContainer, task.RemoveDumped:
@@ -79,8 +78,9 @@ func needsSlot(do task.Do) bool {
 	}
 }
 
-// handleStepFailure decides between a retry and the end of the attempt. A step that found no slot, and a start without a
-// lease, have not been tried: that the node is busy, or cut off, is no failure of the step, and ends no attempt.
+// handleStepFailure decides between a retry and the end of the attempt. A step that got no slot,
+// and a start without a lease, have not been tried: that the node is busy or cut off is no failure
+// of the step, and ends no attempt.
 func (a *attempt) handleStepFailure(ctx context.Context, do task.Do, err error) {
 	if errors.Is(err, errNoSlot) || do == task.Start && errors.Is(err, errNoLease) {
 		a.d.log.Info("step waits", "attempt", a.id, "step", do, "err", err)
@@ -116,7 +116,7 @@ func (a *attempt) handleStepFailure(ctx context.Context, do task.Do, err error) 
 	a.mail.pause(ctx, a.retries.pause(n.all()))
 }
 
-// isToBeFetched reports whether the attempt goes on from a dump that is still on another node alone.
+// isToBeFetched reports whether the attempt continues from a dump that only another node has.
 func isToBeFetched(wanted *droverv1.WantedAttempt, rec *attemptRecord) bool {
 	return wanted.GetResumeFrom() != "" && !rec.Started
 }
@@ -254,7 +254,7 @@ func (a *attempt) startContainer(ctx context.Context) error {
 		r.Started, r.BootID = true, a.d.bootID
 		r.Waiting, r.WaitedNS = spec.GetKind() == kindReduce && !wanted.GetMapOutputsComplete(), 0
 		r.StartedMS, r.StartMono = a.d.clock.Now().UnixMilli(), int64(a.d.clock.Monotonic())
-		r.HarnessPath = cmp.Or(r.HarnessPath, a.d.programs.harness) // with which an earlier daemon has made the container
+		r.HarnessPath = cmp.Or(r.HarnessPath, a.d.programs.harness) // the harness that an earlier daemon has used for the container
 	})
 	if err != nil {
 		return err
@@ -275,8 +275,7 @@ func (a *attempt) deleteContainer(ctx context.Context) error {
 	return a.secrets.drop()
 }
 
-// removeFolder removes what is left of the attempt on the disk, its logs excepted,
-// and its cgroup.
+// removeFolder removes everything of the attempt on the disk except its logs, and its cgroup.
 func (a *attempt) removeFolder(ctx context.Context) error {
 	if err := a.suspension.removeDumps(); err != nil {
 		return err
@@ -321,8 +320,8 @@ func (a *attempt) classifyExit(ctx context.Context, spec *droverv1.TaskSpec) err
 	return a.recordEnd(cmp.Or(a.disk.failureOfWrite(spec), v))
 }
 
-// awaitLogs waits, for a moment, until the process that writes the logs has written the last lines: who is
-// told of the end reads them next, and a failure's message quotes them.
+// awaitLogs waits for a moment until the process that writes the logs has written the last lines:
+// the client reads them when it learns of the end, and a failure's message quotes them.
 func (f folder) awaitLogs(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, logsLimit)
 	defer cancel()

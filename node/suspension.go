@@ -13,16 +13,16 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// suspension owns the level of an attempt, and moves it from one to another by its
-// container, cgroup, record and dumps, which the same loop owns. Each level is
-// recorded only once it is reached, but that a task runs before it does; and a task
-// runs only under its limits: what fails in between leaves it frozen.
+// suspension owns the level of an attempt, and changes it through the attempt's container, cgroup,
+// record and dumps, which the same loop owns. Each level is recorded only once it is reached,
+// except running, which is recorded before the task runs. A task runs only under its limits: a
+// failure in between leaves it frozen.
 type suspension struct {
 	frozen             bool // its processes are frozen
-	unrecorded         bool // frozen, but the store could not be told: its time still counts as running
-	staysFreezing      bool // of an exclusive stage, and the last freeze was not in time
+	unrecorded         bool // frozen, but the store could not be written: its time still counts as running
+	staysFreezing      bool // of an exclusive stage, and the last freeze did not end in time
 	swapped            bool
-	forLease           bool // it wants to run and was frozen for want of a lease alone; its thaw has not failed since
+	forLease           bool // it wants to run and was frozen only for want of a lease; its thaw has not failed since
 	staleDump          bool // the disk holds a dump that the attempt does not need
 	requested          droverv1.Level
 	refused            task.Levels
@@ -43,8 +43,8 @@ type suspension struct {
 	log       *slog.Logger
 }
 
-// request takes over the wanted level. A changed level clears the refusals of the
-// last one, except permanent refusals; it reports whether it did.
+// request takes over the wanted level. A changed level clears the refusals of the previous one,
+// except permanent ones. request reports whether the level changed.
 func (s *suspension) request(w *droverv1.WantedAttempt) (changed bool) {
 	l := w.GetLevel()
 	if w == nil || l == s.requested {
@@ -54,8 +54,8 @@ func (s *suspension) request(w *droverv1.WantedAttempt) (changed bool) {
 	return true
 }
 
-// refuse adds to the levels that cannot be reached, for good if the error says that they are not
-// supported. A dump that cannot be restored here may be restored later.
+// refuse adds to the levels that cannot be reached, permanently if the error says that they are
+// unsupported. A dump that cannot be restored here may be restored later.
 func (s *suspension) refuse(l task.Levels, why error) {
 	s.refused |= l
 	if errors.Is(why, fault.Unsupported) && !l.Has(task.LevelRunning) {
@@ -63,14 +63,14 @@ func (s *suspension) refuse(l task.Levels, why error) {
 	}
 }
 
-// refuseToRestore leaves the attempt at its dump, which is worth more than what this node lacks: another one may have it.
+// refuseToRestore leaves the attempt at its dump: another node may have what this one lacks.
 func (s *suspension) refuseToRestore(do task.Do, err error) {
 	f := levelFailures[task.Restore]
 	s.refuse(f.refuses, err)
 	s.rec.setLevelNote("%s: %s: %v", f.note, do, err)
 }
 
-// setLease notes whether a task of an exclusive stage that wants to run may do so.
+// setLease records whether a task of an exclusive stage that wants to run may run.
 func (s *suspension) setLease(hasLease, wantsToRun bool) {
 	switch {
 	case !wantsToRun || hasLease && !s.frozen:
@@ -80,7 +80,7 @@ func (s *suspension) setLease(hasLease, wantsToRun bool) {
 	}
 }
 
-// addSteps adds what is reported of a step and its parts.
+// addSteps adds the durations of a step and its parts to the report.
 func (s *suspension) addSteps(step *droverv1.LevelStep, parts ...*droverv1.LevelStep) {
 	all := append(slices.Clip(s.steps), step) // a report may share the old slice
 	all = append(all, parts...)
@@ -92,7 +92,7 @@ func (s *suspension) setLevel(l droverv1.Level, change func(*store.Record)) erro
 	return s.rec.setLevel(l, s.container.stoppedAt, change)
 }
 
-// removeDumps deletes every dump of the attempt, and ends what still reads one for another node.
+// removeDumps deletes every dump of the attempt, and stops other nodes from reading them.
 func (s *suspension) removeDumps() error {
 	s.source.drop(s.id.String())
 	if err := s.dumps.remove(); err != nil {
@@ -113,7 +113,7 @@ func (s *suspension) freeze(ctx context.Context, spec *droverv1.TaskSpec) error 
 		return err
 	}
 	kernel()
-	if s.exclusive.remove(s.id, spec) { // until then a renewal of the lease could thaw it
+	if s.exclusive.remove(s.id, spec) { // before that, a renewal of the lease could thaw it
 		if err := s.freezeContainer(ctx, f, spec); err != nil {
 			return err
 		}
@@ -125,8 +125,9 @@ func (s *suspension) freeze(ctx context.Context, spec *droverv1.TaskSpec) error 
 	return err
 }
 
-// freezeContainer freezes the container. One that is not frozen in time runs on, but not that of an exclusive stage: its node may have
-// no lease, or have been given up, and another attempt may run elsewhere. It counts as frozen and unrecorded.
+// freezeContainer freezes the container. A container that is not frozen in time continues to run,
+// unless its stage is exclusive: the node may have no lease, or have been given up, and another
+// attempt may run elsewhere. Such a container stays freezing, and counts as frozen and unrecorded.
 func (s *suspension) freezeContainer(ctx context.Context, f runtime.Freezer, spec *droverv1.TaskSpec) error {
 	if !spec.GetExclusive() {
 		return f.Freeze(ctx, s.id.String())
@@ -138,7 +139,8 @@ func (s *suspension) freezeContainer(ctx context.Context, f runtime.Freezer, spe
 	return err
 }
 
-// freezeLasting freezes the container until somebody thaws it, and reports whether it stays so after an error.
+// freezeLasting freezes the container until it is thawed. It reports whether the container stays
+// freezing after an error.
 func (s *suspension) freezeLasting(ctx context.Context, f runtime.Freezer) (stays bool, err error) {
 	l, ok := f.(runtime.LastingFreezer)
 	if !ok {
@@ -149,9 +151,10 @@ func (s *suspension) freezeLasting(ctx context.Context, f runtime.Freezer) (stay
 	return !errors.Is(err, fault.NotFound), err
 }
 
-// thaw writes the limits of a running task and reads them back before it thaws
-// the task: a task that cannot be limited does not run. One of an exclusive stage that could not be thawed is frozen again: the
-// next renewal of the lease would thaw it, which is with the watchdog by then.
+// thaw writes the limits of a running task and reads them back before it thaws the task: a task
+// that cannot be limited does not run. A task of an exclusive stage that could not be thawed is
+// frozen again, because it is already registered with the watchdog, and the next renewal of the
+// lease would thaw it.
 func (s *suspension) thaw(ctx context.Context, spec *droverv1.TaskSpec) error {
 	if err := s.cgroup.ensure(ctx, spec); err != nil {
 		return err
@@ -167,16 +170,16 @@ func (s *suspension) thaw(ctx context.Context, spec *droverv1.TaskSpec) error {
 	return nil                     // the loop reads the usage after it has reported the level
 }
 
-// letRun lets the processes run of an attempt whose limits are written. Steps:
+// letRun lets the processes of an attempt run whose limits are written. Steps:
 //
-//  1. record that it runs, and that its dump does not count any more: what a task does before the store knows
-//     would be done again from the dump, and its time would not count;
-//  2. register it if it is exclusive, thaw it, and continue what a restore has left stopped; after an error
-//     the record is as it was before;
-//  3. record that nothing is stopped. A daemon that does not find that does step 2 again.
+//  1. Record that it runs, and that its dump no longer counts. Otherwise what the task does before
+//     the record is written would be repeated from the dump, and its time would not count.
+//  2. Register it if it is exclusive, thaw it, and continue processes that a restore has left
+//     stopped. After an error the record is restored.
+//  3. Record that nothing is stopped. A daemon that does not find that record repeats step 2.
 func (s *suspension) letRun(ctx context.Context, spec *droverv1.TaskSpec) error {
 	c, ok := s.cfg.Driver.(runtime.StoppedRestorer)
-	stopped := ok && (s.rec.Stopped || s.rec.Dumped) // Dumped: by the restore, of which nothing is recorded yet
+	stopped := ok && (s.rec.Stopped || s.rec.Dumped) // Dumped: stopped by a restore that is not recorded yet
 	before := s.rec.Record
 	if err := s.setLevel(droverv1.Level_LEVEL_RUNNING, func(r *store.Record) {
 		clearDumpMarks(r)
@@ -229,21 +232,23 @@ func (s *suspension) swapOut(ctx context.Context, spec *droverv1.TaskSpec) error
 	return err
 }
 
-// recoverLevel finds out at which level an earlier daemon left an attempt. A
-// container that runs although its record says suspended was thawed by a daemon
-// that died before it recorded that, perhaps before it wrote the limits: it is
-// frozen again, and Thaw writes the limits. So is one that is frozen: not all of its
-// processes may be. So is one whose processes a restore may have left stopped: Thaw
-// continues them. One that is not frozen in time stays freezing, perhaps under limits that
-// the freeze of that daemon had lifted: it counts as frozen and unrecorded, so that the next
-// step freezes it, or thaws it under its limits.
+// recoverLevel finds out at which level an earlier daemon left an attempt. It freezes these again:
+//
+//   - a container that runs although its record says suspended: an earlier daemon died between the
+//     thaw and its record, perhaps before it wrote the limits;
+//   - a frozen container, because not all of its processes may be frozen;
+//   - a container whose processes a restore may have left stopped.
+//
+// Thaw then writes the limits and continues the processes. A container that is not frozen in time
+// stays freezing, perhaps under limits that the earlier daemon had lifted. It counts as frozen and
+// unrecorded, so that the next step freezes it, or thaws it under its limits.
 func (s *suspension) recoverLevel(ctx context.Context) {
 	s.staleDump = s.dumps.exists() && !s.rec.Dumping
 	f := s.cfg.freezer()
 	if s.container.phase != task.ContainerRunning {
 		return
 	}
-	s.refused &^= task.Levels(0).With(task.LevelRunning) // a restore that was given up while its outcome was unknown has succeeded
+	s.refused &^= task.Levels(0).With(task.LevelRunning) // a restore that was given up with unknown outcome has succeeded
 	if f == nil {
 		return
 	}

@@ -15,8 +15,8 @@ import (
 // sweepLimit bounds the removal of what one container left.
 const sweepLimit = time.Minute
 
-// sweeper removes containers, and what they left, that no attempt owns, and what interrupted imports left. It keeps
-// nothing between two rounds: the engine and the attempts say what is there.
+// sweeper removes containers that no attempt owns and their leftovers, and leftovers of interrupted
+// imports. It keeps no state between rounds: the engine and the attempts are asked each time.
 type sweeper struct {
 	driver     runtime.Driver
 	containers *containerLister
@@ -29,9 +29,9 @@ func (d *daemon) sweeper() *sweeper {
 	return &sweeper{driver: d.cfg.Driver, containers: d.containers, attempts: d.attempts, every: d.cfg.SweepEvery, log: d.log}
 }
 
-// loop periodically removes what containers without an attempt left on the
-// machine: containers that the engine still lists, and leftovers that the engine
-// itself has forgotten; and what interrupted imports of images left.
+// loop sweeps periodically: it removes containers without an attempt that the engine still lists,
+// leftovers of containers that the engine has forgotten, and leftovers of interrupted imports of
+// images.
 func (s *sweeper) loop(ctx context.Context) error {
 	t := time.NewTicker(s.every)
 	defer t.Stop()
@@ -46,7 +46,7 @@ func (s *sweeper) loop(ctx context.Context) error {
 	}
 }
 
-// sweep does one round; what cannot be removed is left for the next round.
+// sweep does one round. What cannot be removed is left for the next round.
 func (s *sweeper) sweep(ctx context.Context) {
 	found, err := s.findUnowned(ctx)
 	if err != nil {
@@ -73,7 +73,7 @@ func (s *sweeper) sweep(ctx context.Context) {
 	}
 }
 
-// releaseImports removes what is left of imports during which the engine or an earlier daemon ended.
+// releaseImports removes leftovers of imports during which the engine or an earlier daemon ended.
 func (s *sweeper) releaseImports(ctx context.Context) {
 	images, ok := s.driver.(runtime.Images)
 	if !ok {

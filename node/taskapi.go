@@ -54,7 +54,7 @@ func (t *taskAPI) Logs(ctx context.Context, r *connect.Request[droverv1.LogsRequ
 			return wire.Error(err)
 		}
 		if dir := t.d.pastLogs.Folder(id.String()); a != nil && ended && dir != "" {
-			// It left meanwhile: the copy has what was removed before it was read.
+			// The attempt left meanwhile: the kept copy has what was removed before it was read.
 			if files, err = files.continueIn(folder(dir)); err != nil {
 				return wire.Error(err)
 			}
@@ -92,7 +92,7 @@ func (t *taskAPI) openLogs(r *droverv1.LogsRequest, id store.ID, stream string) 
 	case t.d.pastLogs.Failed(id.String()):
 		return nil, nil, fault.New(fault.NotFound, "the logs of attempt %s are lost: node %s could not keep them when the attempt left, and its own log says why", id, t.d.cfg.Info.GetName())
 	case !r.GetFollow() && t.d.attempts.jobsInUse()[r.GetKey().GetJob()]:
-		return nil, files, nil // all logs of the job are kept: it wrote nothing
+		return nil, files, nil // all logs of the job are kept, so the attempt wrote nothing
 	default:
 		return nil, nil, absent
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// taskExit is what is known of the end of a task's container. It decides how that
-// counts, and reads and changes nothing.
+// taskExit is what is known of the end of a task's container. Its methods decide how the end
+// counts; they read and change nothing else.
 type taskExit struct {
 	spec       *droverv1.TaskSpec
 	code       int // exit code, as the engine saw it
@@ -21,7 +21,7 @@ type taskExit struct {
 	memoryPeak int64 // bytes
 	overhead   int64 // bytes of memory that a task has on top of its demand
 	hostPaths  bool  // the task had no container of its own
-	shared     bool  // it ran in one that others use too: its processes can end the first process of that
+	shared     bool  // the container is shared: another task's processes can end its first process
 	rebooted   bool  // the machine was rebooted since the start
 }
 
@@ -39,7 +39,7 @@ func (e *taskExit) ofCommand() *failure {
 	}
 	f := &failure{cause: droverv1.Cause_CAUSE_EXIT, exitCode: int32(code), message: fmt.Sprintf("the command ended with exit code %d", code)}
 	switch {
-	case code == 127: // of a shell: a command that is not there itself does not start, and has no exit code
+	case code == 127: // from a shell: if the command itself does not exist, it does not start and has no exit code
 		f.message += fmt.Sprintf(": a program that it runs was not found (standard error names it); it must be in the image or among the files of stage %q", spec.GetStageName())
 	case code == 126:
 		f.message += ": a program that it runs is there but cannot be executed (standard error names it); check its mode and its first line"
@@ -52,9 +52,10 @@ func (e *taskExit) ofCommand() *failure {
 // A reboot of the machine says nothing about what the node can run.
 const rebootedText = "the machine was rebooted while it ran"
 
-// unseenEnd returns the failure of a container that ran and whose exit code is lost. The engine keeps containers over a
-// reboot, without their processes. In a container of its own no process of a task can bring that about. In a shared one
-// it can send the first process a queued signal that the Go runtime takes for a fault (SEGV).
+// unseenEnd returns the failure of a container whose exit code is lost. The engine keeps containers
+// across a reboot, without their processes. Apart from a reboot, no process of a task can cause
+// that in a container of its own. In a shared one it can send the first process a queued signal
+// that the Go runtime takes for a fault (SEGV).
 func (e *taskExit) unseenEnd() *failure {
 	if e.rebooted {
 		return &failure{cause: droverv1.Cause_CAUSE_REBOOT, exitCode: runtime.ExitLost, message: rebootedText}
@@ -65,7 +66,8 @@ func (e *taskExit) unseenEnd() *failure {
 	return &failure{cause: droverv1.Cause_CAUSE_INFRA, exitCode: runtime.ExitLost, message: "nobody saw how it ended: the shim of its container was killed, or containerd lost it; see their messages in the node's journal"}
 }
 
-// lostContainer returns the failure of an attempt whose container is gone. A process ends with the daemon that started it.
+// lostContainer returns the failure of an attempt whose container is gone. A container of the
+// process driver ends with its daemon.
 func (e *taskExit) lostContainer() *failure {
 	switch {
 	case e.rebooted:
@@ -77,7 +79,8 @@ func (e *taskExit) lostContainer() *failure {
 	}
 }
 
-// memoryFailure returns the failure of a task that the kernel has killed for memory, or nil.
+// memoryFailure returns the failure of a task that the kernel has killed for want of memory, or
+// nil.
 func (e *taskExit) memoryFailure() *failure {
 	limit, peak := e.spec.GetDemand().GetMemory(), e.memoryPeak
 	switch {
@@ -119,9 +122,9 @@ func (e *taskExit) ofHarness(r *mapreduce.Result) *failure {
 	return f
 }
 
-// disagrees returns a failure if a result says something else than the exit
-// code, which the engine saw and no process of the task can choose: one of them has
-// written the result, or ended the harness after it had.
+// disagrees returns a failure if a result contradicts the exit code. The engine observed the exit
+// code, and no process of the task can choose it; one of them has written the result, or ended the
+// harness after it had.
 func (e *taskExit) disagrees(r *mapreduce.Result) *failure {
 	code := e.code
 	if code == r.Class.ExitCode() || code == runtime.ExitLost {
@@ -147,7 +150,7 @@ func (e *taskExit) withoutResult(why error) *failure {
 		return &failure{cause: droverv1.Cause_CAUSE_OUTPUT, exitCode: int32(code), message: fmt.Sprintf("the harness ended with code %d, but its result cannot be read: %v", code, why)}
 	case known:
 		return &failure{cause: e.causeOfClass(class), exitCode: int32(code), message: fmt.Sprintf("the harness ended with code %d (%s) and left no result", code, class)}
-	case code == 128+int(syscall.SIGKILL) && !e.hostPaths && !e.shared: // the kernel delivers no KILL to a container's first process from inside; in a shared one the harness is another
+	case code == 128+int(syscall.SIGKILL) && !e.hostPaths && !e.shared: // the kernel delivers no KILL to a container's first process from inside; in a shared container the harness is another process
 		return &failure{cause: droverv1.Cause_CAUSE_INFRA, exitCode: int32(code), message: "killed by signal 9 from outside its container"}
 	case code > 128:
 		return &failure{cause: e.ownCause(), exitCode: int32(code), message: fmt.Sprintf("the harness was ended by signal %d: a process of the task sent it", code-128)}
@@ -156,10 +159,10 @@ func (e *taskExit) withoutResult(why error) *failure {
 	}
 }
 
-// ownCause is the cause of a failure that the task's own processes can bring about:
-// a signal to the harness, or a forged result. Counted against the infrastructure,
-// it would be tried again without end and take nodes out of service. Only a reboot
-// ends a harness in the same ways from outside.
+// ownCause returns the cause of a failure that the task's own processes can bring about, by a
+// signal to the harness or a forged result. If it counted against the infrastructure, it would be
+// retried without end and take nodes out of service. From outside, only a reboot ends a harness in
+// the same ways.
 func (e *taskExit) ownCause() droverv1.Cause {
 	if e.rebooted {
 		return droverv1.Cause_CAUSE_INFRA

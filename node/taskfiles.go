@@ -12,9 +12,9 @@ import (
 	"github.com/drover-run/drover/node/store"
 )
 
-// taskFiles owns what is fetched for a task before it starts: the image in the
-// engine, and files and secrets. A mark is set only when everything of its kind is
-// there; no process of the tenant runs before both are.
+// taskFiles owns what is fetched for a task before it starts: the image in the engine, and files
+// and secrets. Each mark is set only when everything of its kind is there; no process of the tenant
+// runs before both are set.
 type taskFiles struct {
 	hasImage bool
 	hasFiles bool
@@ -38,7 +38,7 @@ func (x *taskFiles) getImage(ctx context.Context, ref *droverv1.ImageRef) error 
 	return nil
 }
 
-// getFiles writes the files of the job, the secrets, and what the harness is told.
+// getFiles writes the files of the job, the secrets, and the harness's spec.
 func (x *taskFiles) getFiles(ctx context.Context, spec *droverv1.TaskSpec, layout *taskLayout) error {
 	uid, err := x.cfg.taskUID(spec)
 	if err != nil {

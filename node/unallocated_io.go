@@ -7,12 +7,11 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 )
 
-// unallocatedIO lends unallocated disk bandwidth to work that is charged to no
-// attempt while it serves suspended tasks: dumps, restores and transfers of
-// dumps, and checksums of the tasks' folders. Otherwise that work has only the node's reserve, a tenth of the disk,
-// and a dump of 1 GB would delay the preempting task by minutes. The loan is the
-// bandwidth not allocated to running attempts, so the sum never exceeds what was
-// measured.
+// unallocatedIO lends unallocated disk bandwidth to work that is charged to no attempt and serves
+// suspended tasks: dumps, restores, transfers of dumps, and checksums of the tasks' folders.
+// Otherwise that work has only the node's reserve, a tenth of the disk, and a dump of 1 GB would
+// delay the preempting task by minutes. The loan is the bandwidth not allocated to running
+// attempts, so the sum never exceeds what was measured.
 type unallocatedIO struct {
 	limiter   systemLimiter // nil: nothing can be limited
 	info      *droverv1.NodeInfo
@@ -51,8 +50,8 @@ func (s *unallocatedIO) addUsers(by int) {
 	s.applyLocked()
 }
 
-// refresh must be called before the limits of an attempt are written: its
-// bandwidth may be lent.
+// refresh must be called before the limits of an attempt are written, because the attempt's
+// bandwidth may be on loan.
 func (s *unallocatedIO) refresh() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

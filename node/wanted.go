@@ -107,9 +107,10 @@ func (d *daemon) enterEpoch(id store.Identity) {
 	d.removeOrphans(d.attempts.enterEpoch(id))
 }
 
-// leaveName removes all attempts if the coordinator says that the node's name is another daemon's in a later epoch: they were
-// lost with the epoch before, began again elsewhere, and can never count. The coordinator gives the name to another daemon
-// only once the lease of this one has ended. Where nothing can be stored all goes on until the next registration.
+// leaveName removes all attempts if the coordinator says that another daemon has the node's name in
+// a later epoch. The attempts were lost with the earlier epoch, have been started elsewhere, and
+// can never count. The coordinator gives the name to another daemon only once the lease of this one
+// has ended. If the store cannot be written, everything continues until the next registration.
 func (d *daemon) leaveName(by wire.NodeOwner) {
 	if !d.attempts.isOutdated(by) {
 		return

@@ -1,12 +1,11 @@
-// Package blob caches files and images of the coordinator's store on a node, by
-// digest. Concurrent requests for a digest share one fetch. A blob is verified when
-// it arrives and again with every use, since disks lose bits; a damaged one is
-// removed, so that the next use fetches it. A broken fetch resumes, unless it filled the disk, and blobs in use
-// are kept; over the size limit, the least recently used blobs are evicted.
+// Package blob caches files and images of the coordinator's store on a node, by digest. Concurrent
+// requests for a digest share one fetch. A blob is verified when it arrives and again with every
+// use, since disks lose bits; a damaged one is removed, so that the next use fetches it. A broken
+// fetch resumes, unless it filled the disk, and blobs in use are kept; over the size limit, the
+// least recently used blobs are evicted.
 //
-// On disk: <dir>/<sha256 in hex>, and <dir>/<sha256>.part during a fetch. A file
-// under its final name was verified and synced. The folder is inaccessible to
-// tenants.
+// On disk: <dir>/<sha256 in hex>, and <dir>/<sha256>.part during a fetch. A file under its final
+// name was verified and synced. The folder is inaccessible to tenants.
 package blob
 
 import (
@@ -46,7 +45,7 @@ type Cache struct {
 
 	mu       sync.Mutex
 	entries  map[string]*entry // by sha256 in hex
-	fetching map[string]bool   // what has a partial file in use, by sha256 in hex
+	fetching map[string]bool   // digests (sha256 in hex) whose partial file is in use
 	total    int64             // bytes of entries
 	tick     int64             // incremented with every use
 }
@@ -57,8 +56,8 @@ type entry struct {
 	lastUsed int64 // tick of the last use
 }
 
-// Open reads the folder, which is made if missing. Partial fetches are kept until
-// Prune, to be resumed.
+// Open reads the folder, and creates it if it is missing. Partial fetches are kept until Prune, so
+// that they can resume.
 func Open(dir string, limit int64, source Source) (*Cache, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -86,9 +85,8 @@ func (c *Cache) Bytes() int64 {
 	return c.total
 }
 
-// File is an open blob. It stays in the cache until Close. What is read from it was
-// verified when it was fetched, not since: use CopyTo or Verify, or compare the digest
-// and call Damaged.
+// File is an open blob. It stays in the cache until Close. Its content was verified when it was
+// fetched, and may be damaged since: use CopyTo or Verify, or compare the digest and call Damaged.
 type File struct {
 	*os.File
 	cache *Cache
@@ -103,8 +101,8 @@ func (f *File) Close() error {
 	return f.File.Close()
 }
 
-// CopyTo writes the blob to w. Unavailable: it was damaged; what w has must not be used,
-// and the next Get fetches the blob again.
+// CopyTo writes the blob to w. Unavailable: the blob is damaged. What was written to w must not be
+// used, and the next Get fetches the blob again.
 func (f *File) CopyTo(w io.Writer) error {
 	sum := sha256.New()
 	n, err := io.Copy(io.MultiWriter(w, sum), f.File)
@@ -117,7 +115,7 @@ func (f *File) CopyTo(w io.Writer) error {
 	return nil
 }
 
-// Verify reads the whole blob, and then stands at its start again. Errors as of CopyTo.
+// Verify reads the whole blob and returns to its start. Its errors are those of CopyTo.
 func (f *File) Verify() error {
 	if err := f.CopyTo(io.Discard); err != nil {
 		return err
@@ -126,8 +124,8 @@ func (f *File) Verify() error {
 	return err
 }
 
-// Damaged removes the blob from the cache, unless that was done already, and returns
-// the error. what says what was found.
+// Damaged removes the blob from the cache, unless it is removed already, and returns the error.
+// what describes the damage.
 func (f *File) Damaged(what string) error {
 	c := f.cache
 	c.mu.Lock()
@@ -147,9 +145,8 @@ func parseDigest(digest string) (string, error) {
 	return h, nil
 }
 
-// Get opens the blob, fetching it if needed. NotFound: the coordinator does not
-// have it. Invalid: its copy is damaged. Corrupt: the content that arrived has
-// another digest, though the coordinator's has not.
+// Get opens the blob, and fetches it if needed. NotFound: the coordinator does not have it.
+// Invalid: the coordinator's copy is damaged. Corrupt: it was damaged on the way.
 func (c *Cache) Get(ctx context.Context, digest string) (*File, error) {
 	h, err := parseDigest(digest)
 	if err != nil {
@@ -166,8 +163,8 @@ func (c *Cache) Get(ctx context.Context, digest string) (*File, error) {
 	return nil, fault.New(fault.Exhausted, "blob %s is removed as soon as it is fetched: the cache limit of %d bytes is too small", digest, c.limit)
 }
 
-// fetchOnce joins a fetch that is under way. If the caller that started it is
-// cancelled, the others start it again.
+// fetchOnce joins a fetch in progress. If the caller that started it is cancelled, the others start
+// it again.
 func (c *Cache) fetchOnce(ctx context.Context, digest, h string) error {
 	for {
 		done := c.inFlight.DoChan(h, func() (any, error) { return nil, c.fetch(ctx, digest, h) })
@@ -210,8 +207,7 @@ func (c *Cache) releaseEntry(e *entry) {
 	c.evictLocked()
 }
 
-// evictLocked removes blobs that are not in use, least recently used first, while
-// the cache is over its limit.
+// evictLocked removes unused blobs, least recently used first, while the cache exceeds its limit.
 func (c *Cache) evictLocked() {
 	for c.total > c.limit {
 		oldest := ""
@@ -234,10 +230,11 @@ func (c *Cache) removeLocked(h string) {
 	delete(c.entries, h)
 }
 
-// partSuffix is that of the name of a partial fetch.
+// partSuffix ends the name of a partial fetch.
 const partSuffix = ".part"
 
-// Prune removes blobs that are neither in digests nor in use, and partial fetches that are neither in digests nor under way.
+// Prune removes blobs that are neither in digests nor in use, and partial fetches that are neither
+// in digests nor in progress.
 func (c *Cache) Prune(digests []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -262,8 +259,8 @@ func (c *Cache) setFetching(h string, yes bool) {
 	}
 }
 
-// fetch fetches one blob, resuming a partial one, and verifies it as a whole. A partial one that fills the disk is removed:
-// it would never become whole, and keep the node from other work.
+// fetch fetches one blob, resuming a partial fetch, and verifies the whole. A partial fetch that
+// fills the disk is removed: it would never be completed, and would keep the node from other work.
 func (c *Cache) fetch(ctx context.Context, digest, h string) error {
 	c.setFetching(h, true)
 	defer c.setFetching(h, false)
@@ -279,8 +276,8 @@ func (c *Cache) fetch(ctx context.Context, digest, h string) error {
 		return err
 	}
 	if n, err = c.receive(ctx, digest, n, io.MultiWriter(f, sum)); errors.Is(err, fault.Corrupt) {
-		// The coordinator's copy is damaged: that is no failure of this node, and
-		// no other node gets a better one.
+		// The coordinator's copy is damaged. That is no failure of this node, and no other node
+		// would get a better copy.
 		return errors.Join(fault.New(fault.Invalid, "%w", err), os.Remove(part))
 	} else if err != nil {
 		err = fmt.Errorf("blob %s: %w", digest, err)

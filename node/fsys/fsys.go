@@ -24,13 +24,13 @@ type Config struct {
 	// Allowed are further NameNodes, host:port, that URIs may name; "*" allows
 	// any. Tenants choose URIs, so a node must not connect to arbitrary hosts.
 	Allowed []string `json:"allowed,omitempty"`
-	// LocalAddresses are those of the DataNode on this machine, which is read first.
+	// LocalAddresses are the addresses of the DataNode on this machine, which is read first.
 	LocalAddresses []string `json:"local_addresses,omitempty"`
 	Rack           string   `json:"rack,omitempty"`
 	// Local allows file:///.
 	Local bool `json:"local,omitempty"`
-	// LocalRoot is the folder that file:/// names, which no path leaves; "" is the
-	// whole machine. The daemon makes and renames files there with its own rights.
+	// LocalRoot is the folder that file:/// stands for, which no path leaves; "" is the whole
+	// machine. The daemon makes and renames files there with its own rights.
 	LocalRoot string `json:"local_root,omitempty"`
 	// LocalBlock is the length in bytes of the splits of local files; 0 = 64 MiB.
 	LocalBlock int64 `json:"local_block,omitempty"`

@@ -23,8 +23,8 @@ const (
 	tailBytes = 256 << 10
 )
 
-// runFetch fetches a split while the harness reads it. If the fetch fails for
-// good, whatever helper tries, the journal tells the harness, which then ends at once.
+// runFetch fetches a split while the harness reads it. If no other helper could succeed either, the
+// journal tells the harness, which then ends at once.
 func runFetch(ctx context.Context, r *Request, t Tools) error {
 	w, err := mapreduce.NewGrowingWriter(r.Fetch.File)
 	if err != nil {
@@ -53,8 +53,8 @@ func runFetch(ctx context.Context, r *Request, t Tools) error {
 	return nil
 }
 
-// retry repeats f while its error is Unavailable, up to maxFetchTries without progress: a large split may meet many failures
-// that pass.
+// retry repeats f while its error is Unavailable, up to maxFetchTries without progress: a large
+// split may meet many transient failures.
 func retry(ctx context.Context, pause time.Duration, progress func() int64, f func() error) error {
 	if pause <= 0 {
 		pause = fetchPause

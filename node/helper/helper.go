@@ -95,10 +95,9 @@ type Tools struct {
 	Emit    func(Event)   // called from one goroutine at a time; not with Done or Error
 }
 
-// Run performs the request. Its error has a class of package fault: Invalid and
-// NotFound blame the job's input or output, Conflict means that the input
-// changed, Exhausted that this node does not reach those with the map outputs,
-// and the others may pass.
+// Run performs the request. Its error has a class of package fault. Invalid and NotFound: the job's
+// input or output is at fault. Conflict: the input changed. Exhausted: this node cannot reach the
+// nodes with the map outputs. Other errors may be transient.
 func Run(ctx context.Context, r *Request, t Tools) error {
 	if r.Version != Version {
 		return fault.New(fault.Unsupported, "request of version %d: this helper supports %d", r.Version, Version)
@@ -115,8 +114,8 @@ func Run(ctx context.Context, r *Request, t Tools) error {
 	}
 }
 
-// IsRetryable reports whether another helper may succeed where one ended with err. The daemon starts one, and the harness
-// must not be told that its input will not come.
+// IsRetryable reports whether another helper may succeed after one ended with err. The daemon then
+// starts one, and the harness must not be told that its input will not come.
 func IsRetryable(err error) bool {
 	return fault.Class(err) == nil || errors.Is(err, fault.Unavailable)
 }

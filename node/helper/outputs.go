@@ -6,11 +6,11 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// outputList is a list of map outputs. Its JSON names each node once, so that those of the largest job, a million, fit into a
-// line; read back, the outputs of a node follow each other.
+// outputList is a list of map outputs. Its JSON names each node once, so that the million outputs
+// of the largest job fit into a line. After decoding, the outputs of a node are adjacent.
 type outputList []MapOutput
 
-// storedOutputs are the outputs of a stage on one node: task, attempt and run of one after the other.
+// storedOutputs are the outputs of a stage on one node: task, attempt and run of each, in turn.
 type storedOutputs struct {
 	Stage   int32   `json:"stage"`
 	Address string  `json:"address"`

@@ -28,8 +28,8 @@ const (
 	maxBusyTime       = 10 * time.Minute       // that a fetch waits for busy nodes; from then on a refusal is a failed try
 	maxCorruptTries   = 2                      // an output that is damaged that often is lost
 
-	// failingLimit is longer than a node's lease, 15 s by default: until that is over the daemon may come back, with its
-	// outputs. Of a node that does not, an update tells.
+	// failingLimit is longer than a node's lease, 15 s by default: until the lease ends, the daemon
+	// may come back with its outputs. If it does not, an update says so.
 	failingLimit = 30 * time.Second
 )
 
@@ -53,7 +53,7 @@ type reduceShuffle struct {
 	event   Event
 
 	mu      sync.Mutex
-	failing map[string]time.Time // address -> since when no fetch from there has been answered
+	failing map[string]time.Time // address -> since when fetches from there get no answer
 }
 
 // fetching is a fetch in progress.
@@ -69,10 +69,10 @@ type fetchResult struct {
 	err       error
 }
 
-// runShuffle fetches the partitions as their map outputs become known, until all
-// are present. An output that cannot be fetched is reported as lost until another
-// one replaces it. If that one is on another node, which does not answer either, the
-// fault is taken to be on this side: Exhausted.
+// runShuffle fetches the partitions as their map outputs become known, until all are present. An
+// output that cannot be fetched is reported as lost until another one replaces it. If the
+// replacement is on another node that does not answer either, this node is assumed to be at fault:
+// Exhausted.
 func runShuffle(ctx context.Context, r *Request, t Tools) error {
 	w, err := mapreduce.NewSegmentWriter(r.Shuffle.Journal)
 	if err != nil {
@@ -116,9 +116,9 @@ func (s *reduceShuffle) run(ctx context.Context, updates <-chan Update) error {
 	return s.segment.Done()
 }
 
-// applyUpdate records the known outputs, which replace those of the last update. A lost output that was made again is
-// fetched again, and a fetch of an output that is not known any more is not tried again. O(outputs), and that for each
-// update alone: a job may have 100,000 maps.
+// applyUpdate replaces the known outputs. A lost output that was made again is fetched again; a
+// fetch of an output that is no longer known is not retried. O(outputs) for each update: a job may
+// have 100,000 maps.
 func (s *reduceShuffle) applyUpdate(u Update) {
 	s.known, s.ready = make(map[int32]MapOutput, len(u.Outputs)), s.ready[:0]
 	for _, o := range u.Outputs {
@@ -146,15 +146,17 @@ func (s *reduceShuffle) applyUpdate(u Update) {
 	}
 }
 
-// distance returns how far a task is behind the one that the partition begins with. Each partition begins with another
-// one: the node of the first task would be busy with all reducers of the job.
+// distance returns how far a task is after the task that this partition begins with. Each partition
+// begins with another task, since otherwise all reducers of the job would fetch from the first
+// task's node at once.
 func (s *reduceShuffle) distance(task int32) int {
 	return (int(task) + s.spec.Maps - s.spec.Partition*maxShuffleFetches%s.spec.Maps) % s.spec.Maps
 }
 
 func (s *reduceShuffle) compare(a, b int32) int { return cmp.Compare(s.distance(a), s.distance(b)) }
 
-// startMore starts fetches in the order of ready, up to the limit. The harness sorts what is fetched by task.
+// startMore starts fetches in the order of ready, up to the limit. The harness sorts what is
+// fetched by task.
 func (s *reduceShuffle) startMore(ctx context.Context) {
 	for len(s.ready) > 0 && len(s.busy) < maxShuffleFetches {
 		task := s.ready[0]
@@ -173,23 +175,24 @@ func (s *reduceShuffle) startMore(ctx context.Context) {
 	}
 }
 
-// fetch fetches one partition, with retries until pausing ends. A node that is busy has not lost the output: that is no
-// failed try. Nor has one that does not answer: its daemon may be starting again.
+// fetch fetches one partition, with retries until pausing ends. A busy node has not lost the
+// output, so its refusal is not a failed try. Nor is the silence of a node whose daemon may be
+// restarting.
 func (s *reduceShuffle) fetch(ctx, pausing context.Context, o MapOutput) fetchResult {
 	f := fetchResult{output: o, file: fmt.Sprintf("map-%d.%d.%d", o.Task, o.Attempt, o.Run)}
 	path, pause, corrupt := filepath.Join(s.spec.Dir, f.file), s.pause, 0
 	var waited time.Duration // for busy nodes
-	var failing time.Time    // since when the node has not answered; zero: it has
+	var failing time.Time    // since when the node has not answered; zero: it has answered
 	for try := 1; ; {
 		f.partition, f.err = s.client.Fetch(ctx, o.Address, o.key(s.spec), s.spec.Partition, path)
 		var busy *shuffle.Busy
 		isBusy := errors.As(f.err, &busy)
 		since := s.noteAnswer(o.Address, isBusy || !errors.Is(f.err, fault.Unavailable))
-		if since.IsZero() || failing.IsZero() || since.Before(failing) { // not by an answer to another fetch: a transfer may break each time
+		if since.IsZero() || failing.IsZero() || since.Before(failing) { // an answer to another fetch does not count: each transfer may break off
 			failing = since
 		}
 		if isBusy && waited < maxBusyTime {
-			wait := busy.Pause + rand.N(busy.Pause) // reducers that were refused together come again one after the other
+			wait := busy.Pause + rand.N(busy.Pause) // reducers that were refused together must not all return at once
 			if !sleep.For(pausing, wait) {
 				return f
 			}
@@ -209,7 +212,8 @@ func (s *reduceShuffle) fetch(ctx, pausing context.Context, o MapOutput) fetchRe
 	}
 }
 
-// noteAnswer records whether a node has answered a fetch, and returns since when it has not answered any; zero if it has.
+// noteAnswer records whether a node has answered a fetch. It returns since when the node has not
+// answered, zero if it has.
 func (s *reduceShuffle) noteAnswer(address string, answered bool) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -238,7 +242,8 @@ func (s *reduceShuffle) handleFetched(f fetchResult) error {
 			var busy *shuffle.Busy // which is an answer
 			if errors.Is(f.err, fault.Unavailable) && !errors.As(f.err, &busy) {
 				if was := s.absent[f.output.Task]; was != "" && was != f.output.Address {
-					// Made again and again for this task it would fail the job. The class of f.err is not this error's.
+					// If the output were made again and again for this task, the job would fail.
+					// The class of f.err is not that of this error.
 					return fault.New(fault.Exhausted, "the output of map task %d was made again, and its node does not answer either: %v", f.output.Task, f.err)
 				}
 				s.absent[f.output.Task] = f.output.Address

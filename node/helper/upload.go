@@ -48,8 +48,8 @@ func runUpload(ctx context.Context, r *Request, t Tools) error {
 	return nil
 }
 
-// linkOutput gives the file its name in the result where both are on one file system of this machine,
-// and reads it for its checksum. ErrUnsupported if it must be copied.
+// linkOutput links the file to its name in the result, if both are on one file system of this
+// machine, and reads it for its checksum. ErrUnsupported: it must be copied.
 func linkOutput(ctx context.Context, fs hdfs.FS, name string, options hdfs.CreateOptions, u *Upload, sum hash.Hash32) (int64, error) {
 	l, ok := fs.(hdfs.Linker)
 	if !ok {
@@ -71,9 +71,8 @@ type contextWriter struct{ ctx context.Context }
 
 func (w contextWriter) Write(p []byte) (int, error) { return len(p), context.Cause(w.ctx) }
 
-// makeParent makes the folder of this attempt, but not the job's temporary folder
-// above it: if that is gone the job has ended, and a late attempt must leave
-// nothing behind.
+// makeParent makes the folder of this attempt, but not the job's temporary folder above it: if that
+// is gone, the job has ended, and a late attempt must leave nothing behind.
 func makeParent(ctx context.Context, fs hdfs.FS, name string) error {
 	parent := path.Dir(name)
 	_, err := fs.Stat(ctx, parent)

@@ -55,10 +55,10 @@ const week = 7 * 24 * time.Hour
 // between two collections.
 const memoryMargin = 8 << 20 // bytes
 
-// emulatedBench is for machines whose disks are files behind an emulated CPU: it
-// writes less data, since writing takes longer than measuring, and for a shorter time, in which
-// it still moves dozens of blocks: the disk is memory of the host, and each further block takes the
-// processor's time that other emulated machines wait for.
+// emulatedBench is for machines whose disks are files behind an emulated CPU. It writes less data,
+// since writing takes longer than measuring, for a shorter time, in which it still moves dozens of
+// blocks. Such a disk is memory of the host, and each block takes processor time that other
+// emulated machines wait for.
 var emulatedBench = diskbench.Options{Streams: 2, Duration: 200 * time.Millisecond, FileBytes: 16 << 20}
 
 // Host measures this machine. The disk measurement takes about three seconds
@@ -106,7 +106,7 @@ func Host(ctx context.Context, o Options) (*droverv1.NodeInfo, error) {
 	}, nil
 }
 
-// afterReserve returns what is left of an amount after the reserve.
+// afterReserve returns the part of an amount that is not reserved.
 func afterReserve(amount int64, reserve float64) int64 {
 	return amount - int64(float64(amount)*reserve)
 }
@@ -138,7 +138,7 @@ func measureDisk(ctx context.Context, o Options, emulated bool) (*droverv1.Disk,
 	if err != nil {
 		return nil, err
 	}
-	var st unix.Statfs_t // after that: what tasks write meanwhile is counted too little, not twice
+	var st unix.Statfs_t // afterwards, so that what tasks write meanwhile is counted too little and not twice
 	if err := unix.Statfs(o.Data, &st); err != nil {
 		return nil, fmt.Errorf("space under %s: %w", o.Data, err)
 	}
@@ -149,12 +149,12 @@ func measureDisk(ctx context.Context, o Options, emulated bool) (*droverv1.Disk,
 	}, nil
 }
 
-// spaceOf returns what attempts and their dumps may take of a disk: what is free, and what they have taken, which the
-// scheduler subtracts once more.
+// spaceOf returns the disk space for attempts and their dumps: what is free plus what they occupy
+// already, which the scheduler subtracts again.
 func spaceOf(st *unix.Statfs_t, own int64) int64 { return int64(st.Bavail)*st.Bsize + own }
 
-// OwnBytes returns what the attempts and dumps that an earlier daemon left in the folder data take of its disk. O(attempts)
-// with quotas of the kernel, otherwise O(files).
+// OwnBytes returns the disk space of the attempts and dumps that an earlier daemon left in the
+// folder data. O(attempts) with quotas of the kernel, otherwise O(files).
 func OwnBytes(ctx context.Context, data string, method quota.Method) (sum int64, err error) {
 	for _, of := range []struct {
 		folder string
@@ -172,8 +172,8 @@ func OwnBytes(ctx context.Context, data string, method quota.Method) (sum int64,
 	return sum, ctx.Err()
 }
 
-// folderBytes returns what a folder takes of the disk, as far as that can be read. Of a folder without a limit the kernel
-// counts nothing.
+// folderBytes returns the disk space of a folder, as far as it can be read. For a folder without a
+// limit the kernel does not count.
 func folderBytes(ctx context.Context, dir string, method quota.Method) int64 {
 	use, err := quota.Measure(ctx, dir, method)
 	if method == quota.Kernel && (err != nil || use.Bytes == 0) {
@@ -182,7 +182,7 @@ func folderBytes(ctx context.Context, dir string, method quota.Method) int64 {
 	return use.Bytes
 }
 
-// tasksSwap returns what the tasks below the cgroup base have in swap.
+// tasksSwap returns how much the tasks below the cgroup base have in swap.
 func tasksSwap(base string) (int64, error) {
 	if base == "" {
 		return 0, nil
@@ -194,9 +194,9 @@ func tasksSwap(base string) (int64, error) {
 	return r.TasksSwap()
 }
 
-// taskOverhead returns the memory of Drover's programs in a task, in bytes: what
-// each occupies when idle, and a margin, rounded up by roundOverhead. Both wait for input: the helper on
-// standard input, the harness for its spec, which is a pipe here.
+// taskOverhead returns the memory of Drover's programs in a task, in bytes: what each occupies when
+// idle, and a margin, rounded up by roundOverhead. Both wait for input: the helper on standard
+// input, the harness for its spec, which is a pipe here.
 func taskOverhead(ctx context.Context, o Options) (int64, error) {
 	pipe := filepath.Join(o.Data, "measure.pipe")
 	if err := os.RemoveAll(pipe); err != nil {

@@ -1,12 +1,11 @@
-// Package pastlogs keeps the logs of attempts after these have left the node,
-// within a limit of bytes and of age. Those of jobs that are live, or ended a moment ago,
-// do not count: they are kept as they would be in the folders of their attempts.
+// Package pastlogs keeps the logs of attempts that have left the node, within a limit of bytes and
+// of age. The limits do not apply to jobs that are live or ended a moment ago: their logs are kept
+// as if still in the attempts' folders.
 //
-// On disk: <dir>/<attempt>/logs/<file>, so that a folder in it is read as an
-// attempt's own, and <dir>/.part-<attempt> while it is written. The time of the
-// folder <attempt> is when it was kept. An empty file <dir>/.lost-<attempt> says that
-// its logs could not be kept. Nothing is durable: after a crash of the machine the
-// last logs may be missing.
+// On disk: <dir>/<attempt>/logs/<file>, so that such a folder is read like an attempt's own, and
+// <dir>/.part-<attempt> while it is written. The modification time of the folder <attempt> is when
+// it was kept. An empty file <dir>/.lost-<attempt> means that its logs could not be kept. Nothing
+// is synced: after a crash of the machine the last logs may be missing.
 package pastlogs
 
 import (
@@ -34,16 +33,16 @@ const (
 	lostPrefix = ".lost-"
 )
 
-// What logs take on disk besides their bytes: two folders, and the rest of each
-// file's last block. It bounds the number of kept logs, also of the shortest.
+// Disk space of logs besides their bytes: two folders, and the rest of each file's last block. It
+// bounds the number of kept logs, however short.
 const (
 	block       = 4096
 	folderBytes = 2 * block
 )
 
-// Options limit a store.
+// Options limit a Store.
 type Options struct {
-	MaxBytes int64         // of the logs of jobs that are not in use, as they lie on disk; the oldest go first
+	MaxBytes int64         // disk space of the logs of jobs that are not in use; the oldest are removed first
 	MaxAge   time.Duration // of these, since they were kept
 	MaxFile  int64         // bytes of one file that are kept, its end
 }
@@ -60,7 +59,7 @@ type Store struct {
 	failed  map[string]time.Time // attempts whose logs could not be kept, and when; at most maxFailed
 }
 
-// maxFailed bounds the attempts that are remembered because of an error: a full disk may fail many.
+// maxFailed bounds the attempts that are remembered as failed: a full disk may fail many.
 const maxFailed = 10_000
 
 type entry struct {
@@ -69,8 +68,8 @@ type entry struct {
 	bytes   int64
 }
 
-// Open reads the folder, which is made if missing, and removes what an earlier
-// process left half written. O(attempts kept).
+// Open reads the folder, creates it if it is missing, and removes what an earlier process left half
+// written. O(attempts kept).
 func Open(dir string, o Options) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -114,7 +113,7 @@ func (s *Store) addLocked(e entry) {
 	s.kept[e.attempt] = struct{}{}
 }
 
-// sizeOf returns what a folder of logs takes on disk.
+// sizeOf returns the disk space of a folder of logs.
 func sizeOf(dir string) (n int64, err error) {
 	list, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -143,8 +142,8 @@ func (s *Store) Folder(attempt string) string {
 	return filepath.Join(s.dir, attempt)
 }
 
-// Failed reports whether Keep failed for an attempt, in this process or an earlier one. Where
-// too many failed to remember all, it may have failed for any.
+// Failed reports whether Keep failed for an attempt, in this process or an earlier one. If too many
+// failed to remember each, it reports true for any.
 func (s *Store) Failed(attempt string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,8 +151,8 @@ func (s *Store) Failed(attempt string) bool {
 	return failed || len(s.failed) >= maxFailed
 }
 
-// addFailedLocked remembers that the logs of an attempt are lost. Without the file, which a
-// full disk has room for in most cases, this process alone knows it.
+// addFailedLocked records that the logs of an attempt are lost, in memory and as a file. Even a
+// full disk usually has space for the file; without it, a later process will not know.
 func (s *Store) addFailedLocked(attempt string, now time.Time) error {
 	if len(s.failed) >= maxFailed {
 		return nil
@@ -186,9 +185,9 @@ func (s *Store) Attempts() []string {
 	return slices.Collect(maps.Keys(s.kept))
 }
 
-// Keep copies the logs in an attempt's folder. An attempt that wrote nothing leaves nothing. The tenant
-// may own the attempt's folder: links do not lead out of it, and only files are
-// read. O(bytes).
+// Keep copies the logs from an attempt's folder. If the attempt wrote nothing, Keep stores nothing.
+// The tenant may own the folder: links cannot lead out of it, and only regular files are read.
+// O(bytes).
 func (s *Store) Keep(attempt, from string, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,8 +213,8 @@ func (s *Store) Keep(attempt, from string, now time.Time) error {
 	return nil
 }
 
-// copyLogs copies the files in from/logs that have something in them to part/logs,
-// and returns what they take on disk; 0 and no folder if there are none.
+// copyLogs copies the non-empty files of from/logs to part/logs and returns their disk space; if
+// there are none, it returns 0 and makes no folder.
 func (s *Store) copyLogs(from, part string) (n int64, err error) {
 	root, err := os.OpenRoot(from)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -245,7 +244,7 @@ func (s *Store) copyLogs(from, part string) (n int64, err error) {
 	return n, err
 }
 
-// copyFile copies the end of a file into a folder, which is made if missing.
+// copyFile copies the end of a file into a folder, and creates the folder if it is missing.
 func (s *Store) copyFile(root *os.Root, name, into string) (n int64, err error) {
 	in, err := root.OpenFile(filepath.Join(nameLogs, name), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -272,9 +271,9 @@ func (s *Store) copyFile(root *os.Root, name, into string) (n int64, err error) 
 	return n, errors.Join(err, out.Close())
 }
 
-// Prune removes what is too old or too much, and was kept until now. Jobs for which inUse is true do not count.
-// O(attempts kept). To remove one from the disk may take a millisecond: others do not wait for that. One that
-// cannot be removed stays, and is tried again by the next Prune.
+// Prune removes logs that are too old or exceed MaxBytes. The logs of jobs for which inUse returns
+// true do not count. O(attempts kept). Removing one from the disk may take a millisecond, in which
+// the store is not locked. What cannot be removed stays, and the next Prune tries again.
 func (s *Store) Prune(now time.Time, inUse func(job uint64) bool) error {
 	var stay []entry
 	var errs error
@@ -297,7 +296,7 @@ func (s *Store) Prune(now time.Time, inUse func(job uint64) bool) error {
 	return errs
 }
 
-// takeOld removes from the store, and not yet from the disk, what Prune removes.
+// takeOld removes from the store, but not yet from the disk, what Prune is to remove.
 func (s *Store) takeOld(now time.Time, inUse func(job uint64) bool) (old []entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -321,11 +320,11 @@ func (s *Store) takeOld(now time.Time, inUse func(job uint64) bool) (old []entry
 	return old
 }
 
-// mostAhead is how far the time of what was just kept may be ahead of the time that Prune is given.
+// mostAhead is how far the time at which a log was kept may be ahead of now.
 const mostAhead = time.Minute
 
-// redateLocked takes for kept now what has a time to come: the clock was ahead then, and has been set. It would
-// count for nothing until then, perhaps for years.
+// redateLocked sets times in the future to now: the clock was ahead when the logs were kept, and
+// was set back. They would otherwise count as new for a long time, perhaps for years.
 func (s *Store) redateLocked(now time.Time) {
 	latest, changed := now.Add(mostAhead), false
 	for i := range s.entries {

@@ -19,18 +19,19 @@ const maxGathered = 16 << 30
 type JobLog struct {
 	Key    *droverv1.AttemptKey
 	Stream string // stdout or stderr
-	// Copy writes what there is of it.
+	// Copy writes what exists of the stream.
 	Copy func(io.Writer) error
 }
 
-// LogSource has the logs on this node.
+// LogSource provides the logs on this node.
 type LogSource interface {
-	// LogsOf returns those of a job, in the order of stages, tasks and attempts.
+	// LogsOf returns the logs of a job, ordered by stage, task and attempt.
 	LogsOf(job uint64) []JobLog
 }
 
-// gatherLogs writes the logs that this node has of a job into one file: first beside it, then renamed,
-// never over an existing one, which an earlier try has written. Without logs there is no file.
+// gatherLogs writes the logs that this node has of a job into one file. It writes a temporary file
+// beside it and renames that, never over an existing file, which an earlier try has written. If
+// there are no logs, it makes no file.
 func (d *Server) gatherLogs(ctx context.Context, g *droverv1.GatherLogsRequest, user string) error {
 	list := d.logs.LogsOf(g.GetJob())
 	if len(list) == 0 {
@@ -92,11 +93,11 @@ func writeLogs(ctx context.Context, fs hdfs.FS, name string, g *droverv1.GatherL
 	return file.Commit()
 }
 
-// boundedLog passes on as many bytes as it may, and drops the rest.
+// boundedLog passes on a limited number of bytes, and drops the rest.
 type boundedLog struct {
 	to      io.Writer
 	left    int64
-	heading string // of what comes next; not written if nothing comes
+	heading string // of the next log; not written if that log is empty
 	last    byte
 	cut     bool
 	err     error
@@ -123,7 +124,7 @@ func (b *boundedLog) Write(p []byte) (int, error) {
 	return int(n), b.err
 }
 
-// endLine ends a last line that has no end. Before the first byte there is none.
+// endLine ends the last line if it has no end. It does nothing before the first byte.
 func (b *boundedLog) endLine() {
 	if b.last != '\n' && b.last != 0 {
 		_, _ = b.Write([]byte{'\n'}) // the error is kept

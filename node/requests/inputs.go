@@ -51,7 +51,8 @@ func (d *Server) listInputs(ctx context.Context, paths []string, user string, re
 	return l, nil
 }
 
-// actor returns who reads and writes the files of a URI: HDFS has users, and files of this machine are those of the daemon.
+// actor returns which user reads and writes the files of a URI: the HDFS user, or, for files of
+// this machine, the daemon's user.
 func actor(uri hdfs.URI, user string) string {
 	if uri.Scheme == hdfs.SchemeLocal {
 		return fmt.Sprintf("the node daemon (uid %d)", os.Geteuid())
@@ -59,7 +60,8 @@ func actor(uri hdfs.URI, user string) string {
 	return fmt.Sprintf("user %q", user)
 }
 
-// readError says who may not read a file of this machine. A NameNode's own words name the user.
+// readError adds to an error about a file of this machine which user could not read it. Errors of a
+// NameNode name the user themselves.
 func readError(uri hdfs.URI, err error) error {
 	if uri.Scheme != hdfs.SchemeLocal || !errors.Is(err, hdfs.ErrPermission) {
 		return err

@@ -47,8 +47,8 @@ type listing struct {
 	sum    uint64 // of what the slots are counted by; see sumOf
 }
 
-// sumOf returns a hash of the files, their lengths and slots: the same on all nodes, and never 0. A page of another
-// listing would skip blocks, or have some twice.
+// sumOf returns a hash of the files, their lengths and slots, equal on all nodes and never 0. It
+// identifies a listing: a page of another listing would skip blocks, or repeat some.
 func sumOf(files []inputFile) uint64 {
 	h := fnv.New64a()
 	for _, f := range files {
@@ -71,8 +71,8 @@ func (l *listings) get(key string) *listing {
 	return nil
 }
 
-// put keeps a listing, and removes those that are too old, and the oldest of those that are too many or have
-// too many files together.
+// put keeps a listing. It removes listings that are too old, and the oldest while there are too
+// many listings or files.
 func (l *listings) put(key string, x *listing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,7 +97,7 @@ func (l *listings) put(key string, x *listing) {
 	l.byKey[key] = x
 }
 
-// drop forgets a listing of which the last page was asked for.
+// drop drops a listing whose last page was requested.
 func (l *listings) drop(key string, x *listing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

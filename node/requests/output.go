@@ -20,9 +20,9 @@ const successName = "_SUCCESS"
 // maxRenames bounds the concurrent renames of one commit.
 const maxRenames = 8
 
-// checkOutput checks that the output path is free. With prepare it also makes the
-// temporary folder, after a file of which nothing remains: together they show that the
-// user may write there. A repetition accepts its own temporary folder.
+// checkOutput checks that the output path is free. With prepare it also creates and removes a test
+// file, and makes the temporary folder: together they show that the user may write there. A
+// repeated request accepts its own temporary folder.
 func (d *Server) checkOutput(ctx context.Context, o *droverv1.CheckOutputRequest, user string) error {
 	fs, uri, err := d.openFS(o.GetPath(), user)
 	if err != nil {
@@ -57,15 +57,17 @@ func (d *Server) checkOutput(ctx context.Context, o *droverv1.CheckOutputRequest
 	return nil
 }
 
-// probeFolder creates a hidden file in the nearest folder above tmp, and removes it. Some folders take other folders and
-// no files, as in an encryption zone, and the maps of a job would have run before that shows. The file is not put into
-// tmp, which would remain when the file is refused.
+// probeFolder creates a hidden file in the nearest folder above tmp, and removes it. Some folders
+// accept folders but no files, for example in an encryption zone, which the job would otherwise
+// notice only after its maps. The file is not created in tmp, because tmp would remain if the file
+// is refused.
 func probeFolder(ctx context.Context, fs hdfs.FS, uri hdfs.URI, tmp string) error {
 	dir, err := parentFolder(ctx, fs, uri, tmp)
 	if err != nil {
 		return err
 	}
-	// Overwrite: what a request that broke off left behind, or one on another node has just created.
+	// Overwrite: an interrupted request may have left the file, or a concurrent one on another node
+	// may just have created it.
 	w, err := fs.Create(ctx, path.Join(dir, "_drover_"+path.Base(tmp)), hdfs.CreateOptions{Overwrite: true})
 	if errors.Is(err, hdfs.ErrPermission) {
 		return err
@@ -76,7 +78,8 @@ func probeFolder(ctx context.Context, fs hdfs.FS, uri hdfs.URI, tmp string) erro
 	return w.Abort()
 }
 
-// mkdirError says why an output has no folder. The folder's own path would help nobody: the user has not named it.
+// mkdirError explains why the output's folder cannot be made. It does not name the temporary
+// folder, which the user does not know.
 func mkdirError(uri hdfs.URI, user string, err error) error {
 	cause := err
 	if errno := syscall.Errno(0); errors.As(err, &errno) {
@@ -138,15 +141,15 @@ func parentFolder(ctx context.Context, fs hdfs.FS, uri hdfs.URI, name string) (s
 
 // commitOutput publishes a result:
 //
-//  1. unless the temporary folder is gone: make the folder, and refuse it if another program's result is there.
-//     Where it is gone the job has succeeded, its user may have moved the result, and the next steps only find
-//     whether all is published;
-//  2. rename every file to its name, never over an existing one;
-//  3. write _SUCCESS;
-//  4. remove the temporary folder.
+//  1. Make the folder, and refuse it if another program's result is there. If the temporary folder
+//     is gone, skip this: the job has succeeded, and its user may have moved the result. The next
+//     steps then only check that everything is published.
+//  2. Rename every file to its name, never over an existing one.
+//  3. Write _SUCCESS.
+//  4. Remove the temporary folder.
 //
-// Each step detects whether it was done before, so a repetition after a crash at
-// any point has the same result, and so has a concurrent one on another node.
+// Each step detects whether it was done before, so a repetition after a crash at any point has the
+// same result, and so has a concurrent one on another node.
 func (d *Server) commitOutput(ctx context.Context, o *droverv1.CommitOutputRequest, user string) error {
 	fs, uri, err := d.openFS(o.GetPath(), user)
 	if err != nil {
@@ -188,9 +191,10 @@ func makeOwnFolder(ctx context.Context, fs hdfs.FS, dir, tmp hdfs.URI, files []*
 	return checkOwnFolder(ctx, fs, dir, files)
 }
 
-// checkOwnFolder returns an error if the folder of a result has files of another one, so that the two are not mixed. The
-// folder is listed first and the sources are looked at then: what this commit renamed meanwhile on another node has
-// none any more, and that one writes _SUCCESS after its last rename.
+// checkOwnFolder returns an error if the folder of a result has files of another result, so that
+// the two are not mixed. It lists the folder before it looks at the sources: a concurrent commit on
+// another node may rename files in between. Those then have no source, and that commit writes
+// _SUCCESS after its last rename.
 func checkOwnFolder(ctx context.Context, fs hdfs.FS, dir hdfs.URI, files []*droverv1.CommitFile) error {
 	list, err := fs.List(ctx, dir.Path)
 	if err != nil {
@@ -230,13 +234,14 @@ func checkOwnFolder(ctx context.Context, fs hdfs.FS, dir hdfs.URI, files []*drov
 	return g.Wait()
 }
 
-// takenError is what a job is told whose result cannot have its name.
+// takenError is the error of a job whose result cannot be renamed to target, because a file exists
+// there.
 func takenError(target string) error {
 	return fault.New(fault.Exists, "%s exists already: it was created by another program after the job was accepted; nothing was overwritten", target)
 }
 
-// publish renames one file and verifies its length. An existing target is this
-// job's only if the source is gone, which lies in a folder of this job alone.
+// publish renames one file and verifies its length. An existing target belongs to this job only if
+// the source is gone, since the source is in a folder of this job alone.
 func publish(ctx context.Context, fs hdfs.FS, dir, tmp hdfs.URI, f *droverv1.CommitFile) error {
 	source, err := hdfs.ParseURI(f.GetSource())
 	if err != nil {

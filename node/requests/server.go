@@ -23,11 +23,11 @@ const (
 	maxConcurrent     = 8    // requests at work on one file system; others wait
 	maxAtWork         = 64   // on all file systems
 	maxInFlight       = 1000 // requests under way; more are refused
-	maxRemembered     = 256  // responses kept for requests that are sent again
+	maxRemembered     = 256  // responses kept for repeated requests
 	defaultLimit      = time.Minute
 	missingBlocksWait = 5 * time.Second // for blocks whose DataNodes have not reported yet
 	maxErrorBytes     = 64 << 10        // of the text of an error
-	maxAnswerBytes    = 8 << 20         // of one response, and of those taken at once; the coordinator's limit of a whole report is 16 MiB
+	maxAnswerBytes    = 8 << 20         // of one response, and of all in a report; the coordinator's limit of a whole report is 16 MiB
 )
 
 // FileSystems opens the file system of a URI on behalf of a user.
@@ -42,24 +42,25 @@ type Server struct {
 	notify    func()                       // there are responses to take
 	countDone func(kind string, err error) // one request has ended
 	atWork    chan struct{}                // requests of all file systems
-	gathering chan struct{}                // one at a time: two tries of one job write the same file, and logs may be long
+	gathering chan struct{}                // one at a time: two tries for one job write the same file, and logs may be long
 	listings  listings
 	wg        sync.WaitGroup
 
 	mu        sync.Mutex
-	slots     map[string]*fsSlots // by file systems of requests, while there are such requests
+	slots     map[string]*fsSlots // by file systems of requests, while there are requests for them
 	inFlight  map[uint64]*flight
 	responses map[uint64]*droverv1.NodeResponse // to be taken; at most one per request
 	recent    []*droverv1.NodeResponse          // final ones, oldest first
 }
 
-// flight is a request under way, guarded by Server.mu.
+// flight is a request in progress, guarded by Server.mu.
 type flight struct {
 	user     string
-	progress string // what it waits, or has waited for; also after that was reported
+	progress string // what it waits for, or has waited for; kept after it was reported
 }
 
-// fsSlots are the slots of one file system, so that a NameNode which answers nothing holds up no request to another.
+// fsSlots are the slots of one file system: a NameNode that does not answer must not block requests
+// to another.
 type fsSlots struct {
 	slots chan struct{}
 	users int // requests that have or await a slot; guarded by Server.mu
@@ -74,8 +75,8 @@ func NewServer(files FileSystems, logs LogSource, answered func(), count func(ki
 	}
 }
 
-// Handle starts a request unless it is under way or was answered already. If ctx
-// ends, the request ends without a response. Wait waits for all requests.
+// Handle starts a request, unless it is in progress or was answered already. If ctx ends, the
+// request ends without a response.
 func (d *Server) Handle(ctx context.Context, o *droverv1.NodeRequest) {
 	d.mu.Lock()
 	if d.inFlight[o.GetId()] != nil {
@@ -100,7 +101,7 @@ func (d *Server) Handle(ctx context.Context, o *droverv1.NodeRequest) {
 	d.wg.Go(func() { d.process(ctx, o) })
 }
 
-// Wait waits until no request is under way.
+// Wait waits until no request is in progress.
 func (d *Server) Wait() { d.wg.Wait() }
 
 func (d *Server) process(ctx context.Context, o *droverv1.NodeRequest) {
@@ -130,7 +131,8 @@ func (d *Server) process(ctx context.Context, o *droverv1.NodeRequest) {
 	d.complete(o, answer, fsys.Classed(err))
 }
 
-// acquire waits until a request may begin, and returns what ends its claim; nil if ctx ended first.
+// acquire waits until a request may begin, and returns a function that releases its slots; nil if
+// ctx ended first.
 func (d *Server) acquire(ctx context.Context, o *droverv1.NodeRequest) (release func()) {
 	if o.GetGatherLogs() != nil {
 		return acquireAll(ctx, d.gathering)
@@ -159,7 +161,8 @@ func (d *Server) acquire(ctx context.Context, o *droverv1.NodeRequest) (release 
 	return func() { free(); leave() }
 }
 
-// acquireAll takes a slot of each kind, one after the other, and returns what frees them; nil if ctx ended first.
+// acquireAll takes a slot of each kind in turn, and returns a function that releases them; nil if
+// ctx ended first.
 func acquireAll(ctx context.Context, kinds ...chan struct{}) (free func()) {
 	taken := 0
 	free = func() {
@@ -179,7 +182,8 @@ func acquireAll(ctx context.Context, kinds ...chan struct{}) (free func()) {
 	return free
 }
 
-// fileSystemsOf returns the schemes and authorities of a request's paths, sorted: those of several have slots of their own.
+// fileSystemsOf returns the schemes and authorities of a request's paths, sorted: the key of its
+// slots.
 func fileSystemsOf(o *droverv1.NodeRequest) string {
 	var systems []string
 	one := []string{o.GetCheckOutput().GetPath(), o.GetCommitOutput().GetPath(), o.GetDeletePath().GetPath()}
@@ -227,8 +231,8 @@ func (d *Server) complete(o *droverv1.NodeRequest, answer *droverv1.NodeResponse
 	d.notify()
 }
 
-// checkAnswer returns why a response cannot be sent, nil if it can. All responses go in the reports of the node: one that
-// cannot be sent would keep back everything else that the node has to say.
+// checkAnswer returns why a response cannot be sent, nil if it can. Responses are sent in the
+// node's reports: one that cannot be sent would block everything else in them.
 func checkAnswer(answer *droverv1.NodeResponse) error {
 	b, err := proto.Marshal(answer)
 	if err != nil {
@@ -240,7 +244,8 @@ func checkAnswer(answer *droverv1.NodeResponse) error {
 	return nil
 }
 
-// errorResponse returns the response of a request that failed. Its text, which may quote names of files, can be sent.
+// errorResponse returns the response of a failed request. It makes the text valid, since it may
+// quote file names.
 func errorResponse(id uint64, err error) *droverv1.NodeResponse {
 	text := err.Error()
 	answer := &droverv1.NodeResponse{Id: id, Error: strings.ToValidUTF8(text[:min(len(text), maxErrorBytes)], "\uFFFD")}
@@ -250,7 +255,7 @@ func errorResponse(id uint64, err error) *droverv1.NodeResponse {
 	return answer
 }
 
-// SetWaiting reports to a user's requests that a NameNode delays them.
+// SetWaiting tells a user's requests that a NameNode delays them.
 func (d *Server) SetWaiting(user, text string) {
 	d.mu.Lock()
 	told := false
@@ -267,7 +272,7 @@ func (d *Server) SetWaiting(user, text string) {
 	}
 }
 
-// TakeResponses returns and clears the responses to be reported, as many as one report takes. more reports whether there
+// TakeResponses removes and returns the responses for the next report. more reports whether there
 // are others.
 func (d *Server) TakeResponses() (taken []*droverv1.NodeResponse, more bool) {
 	d.mu.Lock()

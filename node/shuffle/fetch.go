@@ -33,24 +33,25 @@ type Fetched struct {
 	Range mapreduce.PartitionRange // as in its map output; in the file the offset is 0
 }
 
-// Busy is the cause of an Unavailable error of a node that serves as many requests as it may: it is there, and may have the output.
+// Busy is the cause of an Unavailable error of a node that already serves as many requests as it
+// may. The node is up, and may have the output.
 type Busy struct {
 	Pause time.Duration // that the node asks for
 }
 
 func (b *Busy) Error() string { return "it is busy" }
 
-// maxBusyPause bounds the pause that a node may ask for.
+// maxBusyPause bounds the pause that a node may request.
 const maxBusyPause = 30 * time.Second
 
-// busy reads the pause of an answer of a busy node: a second unless it names a longer one.
+// busy reads the pause from the response of a busy node; it is at least a second.
 func busy(h http.Header) *Busy {
 	seconds, _ := strconv.ParseInt(h.Get("Retry-After"), 10, 32)
 	return &Busy{min(max(time.Duration(seconds)*time.Second, time.Second), maxBusyPause)}
 }
 
 // linkSuffix is added to the path of a partition that is a link to its map output. The path itself
-// must never be one: what is there is appended to, and truncated if it is damaged.
+// must never be a link, because files there are appended to, and truncated if they are damaged.
 const linkSuffix = ".link"
 
 // Fetch fetches one partition into the file at path, resuming at the end of the
@@ -89,8 +90,8 @@ func (c *Client) Fetch(ctx context.Context, address string, k OutputKey, partiti
 	return got, err
 }
 
-// verify compares the file with the index. What was received as a whole is known by
-// its sum; a file that was begun by an earlier call is read again.
+// verify compares the file with the index. If the whole file was received by this call, its
+// checksum is known; if an earlier call began it, the file is read again.
 func verify(f *os.File, want mapreduce.PartitionRange, have int64, sum uint32) error {
 	if have == 0 && sum == want.CRC32C {
 		return nil

@@ -20,8 +20,8 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// headerDescriptor asks for a descriptor of the map output in place of its bytes. In the
-// answer it is the offset of the first byte in that file.
+// headerDescriptor requests a descriptor of the map output in place of its bytes. In the response
+// it is the offset of the first byte in that file.
 const headerDescriptor = "Drover-Descriptor"
 
 const (
@@ -29,8 +29,9 @@ const (
 	handOverLimit = 10 * time.Second
 )
 
-// handOver answers with an open file instead of its bytes, to a reader on a socket of this machine: the bytes then pass
-// through no process. It returns false, with nothing sent, where that is impossible.
+// handOver responds with an open file instead of its bytes, to a reader on a socket of this
+// machine: the bytes then pass through no process. If that is impossible, it returns false and has
+// sent nothing.
 func handOver(w http.ResponseWriter, r *http.Request, status int, data io.Reader, offset int64) bool {
 	file, ok := data.(*os.File)
 	if !ok || r.Header.Get(headerDescriptor) == "" || r.Method != http.MethodGet {
@@ -39,7 +40,7 @@ func handOver(w http.ResponseWriter, r *http.Request, status int, data io.Reader
 	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); !ok || local.Network() != "unix" {
 		return false
 	}
-	h := w.Header().Clone() // as it is before Hijack, which makes it useless
+	h := w.Header().Clone() // copied before Hijack, after which it cannot be used
 	hijacked, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return false
@@ -47,7 +48,7 @@ func handOver(w http.ResponseWriter, r *http.Request, status int, data io.Reader
 	defer hijacked.Close()
 	conn, ok := hijacked.(*net.UnixConn)
 	if !ok {
-		return true // the connection breaks, and the reader tries again
+		return true // closing the connection makes the reader try again
 	}
 	h.Set(headerDescriptor, strconv.FormatInt(offset, 10))
 	h.Set("Content-Length", "0")
@@ -61,8 +62,8 @@ func handOver(w http.ResponseWriter, r *http.Request, status int, data io.Reader
 	return true
 }
 
-// doLocal sends a request to a socket of this machine. If the answer brings a descriptor, the body
-// of the response is read from that file.
+// doLocal sends a request to a socket of this machine. If the response brings a descriptor, its
+// body is read from that file.
 func doLocal(ctx context.Context, socket string, req *http.Request) (*http.Response, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", socket)
@@ -85,7 +86,7 @@ func doLocal(ctx context.Context, socket string, req *http.Request) (*http.Respo
 	return res, nil
 }
 
-// exchange sends the request and reads the head of the answer with its descriptor.
+// exchange sends the request and reads the head of the response with its descriptor.
 func exchange(conn *net.UnixConn, req *http.Request) (*http.Response, error) {
 	req.Header.Set(headerDescriptor, "1")
 	req.Close = true
@@ -137,15 +138,15 @@ func closeFile(f *os.File) error {
 	return f.Close()
 }
 
-// localBody reads a body and frees what it came from.
+// localBody reads a body, and closes its connection and file.
 type localBody struct {
 	io.Reader
 	file *os.File // the map output; nil if the bytes come over the socket
 	free func()
 }
 
-// link links the map output under a name if the partition is all of it and the link can stand for a
-// copy in the place of the file to. It reports whether it did.
+// link links the map output to name, if the partition is all of it and the link can replace a copy
+// at the place of the file to. It reports whether it did.
 func (b *localBody) link(name string, r mapreduce.PartitionRange, to *os.File) bool {
 	if b.file == nil || r.Length == 0 {
 		return false

@@ -21,8 +21,8 @@ type Output struct {
 	Data  io.ReadSeekCloser
 }
 
-// Outputs finds committed map outputs. NotFound if there is none; Unavailable if it cannot be said yet; Corrupt or Invalid if
-// the output is damaged.
+// Outputs finds committed map outputs. NotFound: there is none. Unavailable: that is not known yet.
+// Corrupt or Invalid: the output is damaged.
 type Outputs interface {
 	// Token returns the token of the job without opening the output.
 	Token(k OutputKey) (string, error)
@@ -44,7 +44,7 @@ type Server struct {
 	count   Counter
 }
 
-// NewServer serves at most most requests concurrently and refuses more.
+// NewServer makes a server that serves at most most requests at once, and refuses more.
 func NewServer(outputs Outputs, most int, log *slog.Logger, count Counter) *Server {
 	return &Server{outputs: outputs, slots: make(chan struct{}, most), log: log, count: count}
 }
@@ -92,8 +92,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) int {
 	return s.send(w, r, out, partition)
 }
 
-// statusOf returns the status for an output that cannot be opened. Only what is wrong with its files counts as damage, for which
-// the map runs again; what is wrong with this machine, as when it has no descriptors left, may pass.
+// statusOf returns the status for an output that cannot be opened. Only errors of its files count
+// as damage, for which the map runs again. Errors of this machine, such as too few descriptors, may
+// be transient.
 func (s *Server) statusOf(r *http.Request, err error) int {
 	status := http.StatusServiceUnavailable
 	switch {
@@ -142,7 +143,7 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, out *Output, parti
 	if r.Method == http.MethodHead {
 		return status
 	}
-	// Too few bytes break the connection: the reader notices and resumes.
+	// If fewer bytes are sent, the connection is closed: the reader notices and resumes.
 	n, err := io.CopyN(w, out.Data, part.Length-from)
 	s.count.CountBytes(n)
 	if err != nil {

@@ -17,8 +17,9 @@ const (
 	headerCodec     = "Drover-Codec"
 )
 
-// OutputKey names a map output by the attempt that made it. It is not the API's AttemptKey, since the helper
-// of every task starts with this package: with the API's messages and Prometheus that takes half as long again.
+// OutputKey identifies a map output by the attempt that made it. It is not the API's AttemptKey:
+// the helper of every task starts with this package, and with the API's messages and Prometheus its
+// start would take half as long again.
 type OutputKey struct {
 	Job                       uint64
 	Stage, Task, Attempt, Run int32
@@ -29,7 +30,7 @@ func Path(k OutputKey, partition int) string {
 	return fmt.Sprintf("%s%d/%d/%d.%d.%d/%d", Prefix, k.Job, k.Stage, k.Task, k.Attempt, k.Run, partition)
 }
 
-// parsePath parses the output of Path, and only that.
+// parsePath is the inverse of Path, and accepts nothing else.
 func parsePath(path string) (k OutputKey, partition int, ok bool) {
 	rest, found := strings.CutPrefix(path, Prefix)
 	part := strings.Split(rest, "/")

@@ -1,6 +1,6 @@
-// Package store holds what a node daemon must remember across a restart: its
-// identity at the coordinator, the wanted state, and a record of each attempt
-// that it has touched. It is one bbolt file, inaccessible to tenants.
+// Package store holds what a node daemon must remember across a restart: its identity at the
+// coordinator, the wanted state, and a record of each attempt that it has touched. It is one bbolt
+// file, inaccessible to tenants.
 //
 // The bucket tree, version 2 (version 1 had no sum):
 //
@@ -19,12 +19,11 @@
 //	records
 //	  <job>.<stage>.<task>.<attempt>.<run>  JSON Record
 //
-// A wanted message is applied in one transaction with its revision, before the
-// daemon acts on it. A record is written before the action it announces.
+// A wanted message is applied in one transaction with its revision, before the daemon acts on it. A
+// record is written before the action it announces.
 //
-// The file is verified as a whole before it is opened: damage is an error with its
-// name and the cure, never a panic, and nothing of it is believed.
+// The file is verified as a whole before it is opened: damage is an error with its name and the
+// cure, never a panic, and nothing of it is believed.
 //
-// Values of secrets are in neither bucket. The job's shuffle token is, so the
-// file has mode 0600.
+// Values of secrets are in neither bucket. The job's shuffle token is, so the file has mode 0600.
 package store

@@ -7,9 +7,9 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// group commits changes of records: the first caller commits at once, and those
-// that come meanwhile share the next transaction. Without company a change waits
-// for nobody; with it, a transaction is as large as the disk is slow.
+// group commits changes of records in shared transactions: the first caller commits at once, and
+// changes that arrive meanwhile share the next transaction. A single change waits for nobody. The
+// slower the disk, the more changes a transaction has.
 type group struct {
 	write func(func(*bbolt.Tx) error) error // a transaction
 
@@ -26,8 +26,8 @@ type change struct {
 	err   error
 }
 
-// commit returns when the change is durable. An error of any change of a
-// transaction is that of all of them: it means that the file cannot be written.
+// commit returns when the change is durable. If a transaction fails, all its changes get the error,
+// which means that the file cannot be written.
 func (g *group) commit(apply func(*bbolt.Tx) error) error {
 	c := &change{apply: apply, turn: make(chan struct{}, 1)}
 	g.mu.Lock()
@@ -40,7 +40,7 @@ func (g *group) commit(apply func(*bbolt.Tx) error) error {
 			return c.err
 		}
 	}
-	runtime.Gosched() // a fast disk keeps nobody waiting: let those join who are ready to
+	runtime.Gosched() // on a fast disk nobody would wait: let goroutines join that are ready
 	g.mu.Lock()
 	all := g.waiting
 	g.waiting = nil
@@ -60,7 +60,7 @@ func (g *group) commit(apply func(*bbolt.Tx) error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.committing = len(g.waiting) > 0; g.committing {
-		g.waiting[0].turn <- struct{}{} // it commits what waits, its own change included
+		g.waiting[0].turn <- struct{}{} // its caller commits the waiting changes, including its own
 	}
 	return err
 }

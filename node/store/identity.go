@@ -21,9 +21,9 @@ type Identity struct {
 	Term     uint64
 	Revision uint64 // of the wanted set; 0 = none yet
 
-	ClusterEpoch uint64 // the coordinator's: another one means that it was restored
-	// Restored: no full set has come since the coordinator was restored. What the next one
-	// does not list is undecided, and until it is applied the node has no lease.
+	ClusterEpoch uint64 // of the coordinator; a change means that the coordinator was restored
+	// Restored is set from a restore of the coordinator until the next full set has been applied.
+	// Attempts that this set does not list are undecided. While it is set, the node has no lease.
 	Restored bool
 }
 
@@ -36,11 +36,12 @@ func (s *Store) Identity() (id Identity, err error) {
 	return id, err
 }
 
-// DaemonID returns the random id that the file was given when it was made, or by the first program that knew of ids. A file
-// with another one is that of another data folder. It changes only where the file is on another machine than before: then the
-// data folder is a copy, or was moved, and the daemon of the other machine may still run. machine is the machine's id, "" if
-// it has none; two that have the same are taken for one. The file has a hash of it, since programs must not show it to others.
-// A copy forgets what was wanted. After an ErrUnwritable the id may not be recorded.
+// DaemonID returns the random id of the file, created with the file or by the first program that
+// knew ids. Another id means another data folder. The id changes only if the file is on another
+// machine than before: the data folder was copied or moved, and the daemon of the other machine may
+// still run. A copy also loses its wanted set. machine is the machine's id, "" if it has none;
+// machines with the same id count as one. The file contains only a hash of it, since programs must
+// not show it to others. After an ErrUnwritable the id may not be stored.
 func (s *Store) DaemonID(machine string) (id string, copied bool, err error) {
 	var before string
 	err = s.db.View(func(tx *bbolt.Tx) error {
@@ -65,11 +66,11 @@ func (s *Store) DaemonID(machine string) (id string, copied bool, err error) {
 	return id, copied, err
 }
 
-// Register stores the answer to a registration. Another cluster or a lower term
-// is Conflict and changes nothing. A new epoch or node number clears the wanted
-// set and its revision, so that the next watch requests a full set. Where the coordinator was
-// restored they do not: its epochs and numbers of nodes may be others, and what the node
-// runs may be unknown to it (see Apply). After an Apply that could not be written the revision is cleared too.
+// Register stores the response to a registration. Another cluster or a lower term is Conflict and
+// changes nothing. A new epoch or node number clears the wanted set and its revision, so that the
+// next watch requests a full set. After a restore of the coordinator they do not: its epochs and
+// node numbers may differ, and it may not know what the node runs (see Apply). After an Apply that
+// could not be written, the revision is cleared too.
 func (s *Store) Register(r *droverv1.RegisterResponse) (id Identity, err error) {
 	refetch := s.refetch.Load()
 	err = s.write(func(tx *bbolt.Tx) error {
@@ -105,7 +106,8 @@ func (s *Store) Register(r *droverv1.RegisterResponse) (id Identity, err error) 
 	return id, err
 }
 
-// GiveUp removes all that was wanted of the node: another daemon has its name, in a later epoch. The next watch requests a full set.
+// GiveUp removes the whole wanted set, because another daemon has the node's name in a later epoch.
+// The next watch requests a full set.
 func (s *Store) GiveUp() error { return s.write(giveUp) }
 
 // ForgetRevision makes the node request a full set at the next watch.
@@ -178,7 +180,7 @@ func giveUp(tx *bbolt.Tx) error {
 	return errors.Join(clearBucket(tx, bucketWanted), putIdentity(tx, id))
 }
 
-// nameDaemon gives a file its daemon's id, unless it has one.
+// nameDaemon stores a random daemon id in the file, unless it has one.
 func nameDaemon(tx *bbolt.Tx) error {
 	if tx.Bucket(bucketMeta).Get(keyDaemon) != nil {
 		return nil

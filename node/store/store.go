@@ -48,23 +48,23 @@ type Record struct {
 	StartMono    int64  `json:"start_mono,omitempty"`     // nanoseconds of the monotonic clock at the start
 	FrozenNS     int64  `json:"frozen_ns,omitempty"`      // time since StartMono spent frozen; always 0 today
 	RanNS        int64  `json:"ran_ns,omitempty"`         // unfrozen running time before StartMono; StartMono is 0 while suspended
-	Waiting      bool   `json:"waiting,omitempty"`        // a reduce task started before all its maps were done, and they are not yet
-	WaitedNS     int64  `json:"waited_ns,omitempty"`      // running time until they were: it is no running time of the task
-	Level        int32  `json:"level,omitempty"`          // reached, as the protocol numbers levels; 0 is running
+	Waiting      bool   `json:"waiting,omitempty"`        // a reduce task started before all its maps were done, and they are still not done
+	WaitedNS     int64  `json:"waited_ns,omitempty"`      // running time that it waited for maps, which does not count as the task's
+	Level        int32  `json:"level,omitempty"`          // last level reached, numbered as in the protocol; 0 is running
 	LevelSinceMS int64  `json:"level_since_ms,omitempty"` // Unix time at which Level was reached
 	DumpNumber   int32  `json:"dump_number,omitempty"`    // of the last dump begun; each has its own folder
 	Dumping      bool   `json:"dumping,omitempty"`        // the dump DumpNumber may have ended the container
 	Dumped       bool   `json:"dumped,omitempty"`         // the dump DumpNumber is complete
 	Stopped      bool   `json:"stopped,omitempty"`        // restored, and its processes are still stopped: see runtime.StoppedRestorer
 	DumpBytes    int64  `json:"dump_bytes,omitempty"`     // size of the dump
-	HarnessPath  string `json:"harness_path,omitempty"`   // of the harness that the container was made with
+	HarnessPath  string `json:"harness_path,omitempty"`   // the harness that the container was created with
 	Usage        *Usage `json:"usage,omitempty"`          // in all, when it was last checkpointed
 	LevelNote    string `json:"level_note,omitempty"`     // why a level was not reached
 	End          []byte `json:"end,omitempty"`            // protobuf SeenAttempt: how the attempt ended
 	PriorUsage
 }
 
-// Usage is what an attempt has used.
+// Usage is the measured usage of an attempt.
 type Usage struct {
 	CPUMS       int64 `json:"cpu_ms,omitempty"` // CPU time
 	MemoryPeak  int64 `json:"memory_peak,omitempty"`
@@ -73,8 +73,8 @@ type Usage struct {
 	ThrottledMS int64 `json:"throttled_ms,omitempty"`
 }
 
-// PriorUsage is the Usage that the counters of the attempt's cgroup do not have: on earlier nodes, and in cgroups that a
-// reboot has removed.
+// PriorUsage is the usage that the counters of the attempt's cgroup lack: on earlier nodes, and in
+// cgroups removed by a reboot.
 type PriorUsage struct {
 	CPUMS       int64 `json:"prior_cpu_ms,omitempty"`
 	MemoryPeak  int64 `json:"prior_memory_peak,omitempty"`
@@ -100,16 +100,17 @@ type Store struct {
 	db      *bbolt.DB
 	disk    Disk
 	records group
-	refetch atomic.Bool // Apply failed to write: the caller may not have all that the stored revision stands for
+	refetch atomic.Bool // an Apply could not be written: the caller may lack a part of the stored revision
 }
 
-// Disk is told of the transactions of a file, for simulations of a loss of power and of a disk that does not take what is
-// written. Its functions may be nil.
+// Disk observes the transactions of a file, for simulations of a power loss and of a failing disk.
+// Its functions may be nil.
 type Disk struct {
-	// Writing is called before each transaction, with its file and whether it will be acknowledged only when it is synced.
+	// Writing is called before each transaction, with its file and whether the transaction is
+	// synced before it is acknowledged.
 	Writing func(path string, synced bool)
-	// Fault is called before each transaction and after it, and returns the disk's error: that nothing was written, or
-	// that everything was.
+	// Fault is called before and after each transaction. Its error is that of the disk: with
+	// written false nothing was written, with true everything was.
 	Fault func(written bool) error
 }
 
@@ -142,9 +143,9 @@ func Open(path string) (*Store, error) {
 	return s, nil
 }
 
-// openDB opens a verified file. The list of free pages is not stored: the database finds them
-// at start, and does not believe what verify cannot check. Files of version 1 have one, with
-// which damage makes the database panic.
+// openDB opens a verified file. The list of free pages is not stored: bbolt finds free pages at the
+// start, instead of trusting a list that verify cannot check. Files of version 1 have such a list,
+// and damage in it makes bbolt panic.
 func openDB(path string) (db *bbolt.DB, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -181,12 +182,13 @@ func initSchema(tx *bbolt.Tx) error {
 	return nameDaemon(tx)
 }
 
-// ErrUnwritable is in the errors of changes that the disk did not take. They are Unavailable: the
-// store is as before, or has the change after all, and it may be tried again.
+// ErrUnwritable is in the errors of changes that the disk refused. They are Unavailable. The store
+// may have the change or not, and the change may be tried again.
 var ErrUnwritable = errors.New("the node's state cannot be written")
 
-// write changes the file as f says, or not at all. After an ErrUnwritable nobody knows which: where the disk fails to sync
-// the last page of a transaction, what was written counts.
+// write applies f to the file in one transaction. After an ErrUnwritable it is unknown whether the
+// change was applied: if the disk fails to sync the last page of a transaction, the change may
+// still be stored.
 func (s *Store) write(f func(*bbolt.Tx) error) error {
 	if s.disk.Writing != nil {
 		s.disk.Writing(s.db.Path(), !s.db.NoSync)
@@ -210,7 +212,7 @@ func (d Disk) fault(written bool) error {
 	return d.Fault(written)
 }
 
-// writeError is an ErrUnwritable.
+// writeError is an ErrUnwritable with its cause.
 type writeError struct {
 	path  string
 	cause error
@@ -227,7 +229,7 @@ func (e *writeError) Unwrap() []error { return []error{fault.Unavailable, ErrUnw
 // removed with its daemon.
 func (s *Store) SkipSync() { s.db.NoSync = true }
 
-// SetDisk has a disk told of all later changes.
+// SetDisk sets the observer of all later transactions.
 func (s *Store) SetDisk(d Disk) { s.disk = d }
 
 // Close closes the file.

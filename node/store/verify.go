@@ -14,13 +14,13 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// cure is what helps against a damaged file.
+// cure is what to do about a damaged file.
 const cure = "move it away to start as a new node; what ran here starts again, here or elsewhere"
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// pairSum returns what a pair adds to the sum of the file: its CRC-32C, and one for
-// their number.
+// pairSum returns the contribution of a pair to the sum of the file: its CRC-32C, and one for the
+// number of pairs.
 func pairSum(bucket, key, value []byte) uint64 {
 	crc := uint32(0)
 	for _, b := range [][]byte{bucket, key, value} {
@@ -30,12 +30,12 @@ func pairSum(bucket, key, value []byte) uint64 {
 	return 1<<40 + uint64(crc)
 }
 
-// put stores a pair and brings the sum of the file up to date.
+// put stores a pair and updates the sum of the file.
 func put(tx *bbolt.Tx, name, key, value []byte) error {
 	return changePair(tx, name, key, value, func(b *bbolt.Bucket) error { return b.Put(key, value) })
 }
 
-// remove deletes a pair, if there is one, and brings the sum of the file up to date.
+// remove deletes a pair, if it exists, and updates the sum of the file.
 func remove(tx *bbolt.Tx, name, key []byte) error {
 	return changePair(tx, name, key, nil, func(b *bbolt.Bucket) error { return b.Delete(key) })
 }
@@ -66,7 +66,7 @@ func clearBucket(tx *bbolt.Tx, name []byte) error {
 	return nil
 }
 
-// sumOf returns the sum of a whole file, for one that has none yet.
+// sumOf computes the sum of a whole file that has none stored yet.
 func sumOf(tx *bbolt.Tx) (sum uint64, err error) {
 	for _, name := range buckets {
 		if err := tx.Bucket(name).ForEach(func(k, v []byte) error {
@@ -81,9 +81,8 @@ func sumOf(tx *bbolt.Tx) (sum uint64, err error) {
 	return sum, nil
 }
 
-// verify reads a file whole, without the database, which would map it and believe
-// it. Corrupt: the file is damaged. Unsupported: a newer program wrote it.
-// Unavailable: another daemon has it open.
+// verify reads the whole file without bbolt, which would map the file and trust it. Corrupt: the
+// file is damaged. Unsupported: a newer program wrote it. Unavailable: another daemon has it open.
 func verify(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -105,8 +104,8 @@ func verify(path string) error {
 	return err
 }
 
-// verifyPairs compares the sum of all pairs with that in the file. Files of version 1
-// have none. Of a newer version nothing is known but where its number stands.
+// verifyPairs compares the sum of all pairs with that in the file. Files of version 1 have none. Of
+// files of newer versions, only the place of the version number is known.
 func verifyPairs(p *boltpages.File, path string) error {
 	var sum uint64
 	var missing []byte
@@ -146,7 +145,7 @@ func verifyPairs(p *boltpages.File, path string) error {
 	}
 }
 
-// maxVersion is more than there will ever be: a larger number is damage.
+// maxVersion is far above any version: a larger number is damage.
 const maxVersion = 1000
 
 func newer(path string, version uint64) error {

@@ -18,13 +18,13 @@ type Change struct {
 	removed []ID // no longer wanted: removed by a delta, or missing in a full set
 }
 
-// Apply stores a full set or a delta together with its revision. A lower term is
-// Conflict. A delta that is not newer than the stored revision changes nothing;
-// a full set always applies, and the first one after a restore leaves what it does not list
-// undecided, until a later set lists it or a delta removes it. A put without spec keeps the stored spec; if there
-// is none the error is Invalid, and the caller must watch again from revision 0. After an ErrUnwritable it must register
-// again: the set may be stored, and a delta of which it knows nothing would be stale.
-// O(set) for a full set, otherwise O(delta).
+// Apply stores a full set or a delta together with its revision. A lower term is Conflict. A delta
+// that is not newer than the stored revision changes nothing; a full set always applies, and the
+// first one after a restore leaves what it does not list undecided, until a later set lists it or a
+// delta removes it. A put without spec keeps the stored spec; if there is none the error is
+// Invalid, and the caller must watch again from revision 0. After an ErrUnwritable it must register
+// again: the set may be stored, and a delta of which it knows nothing would be stale. O(set) for a
+// full set, otherwise O(delta).
 func (s *Store) Apply(w *droverv1.Wanted) (c Change, err error) {
 	err = s.write(func(tx *bbolt.Tx) error {
 		c = Change{Put: map[ID]*droverv1.WantedAttempt{}}
@@ -100,9 +100,8 @@ func putWanted(bucket *bbolt.Bucket, p *droverv1.WantedAttempt, into map[ID]*dro
 	return put(bucket.Tx(), bucketWanted, []byte(id), b)
 }
 
-// unlisted returns the attempts that a full set does not list, without those that are undecided,
-// which it adds to the set. With restored the attempts that were started and have not ended
-// become undecided.
+// unlisted returns the attempts that a full set does not list. With restored, those that have
+// started and not ended become undecided instead: unlisted adds them to the set.
 func unlisted(tx *bbolt.Tx, restored bool, in map[ID]*droverv1.WantedAttempt) (ids []ID, err error) {
 	undecided := map[ID]*droverv1.WantedAttempt{}
 	c := tx.Bucket(bucketWanted).Cursor()

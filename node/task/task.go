@@ -58,7 +58,7 @@ func ReachableLevel(want Level, refused Levels) Level {
 	return LevelRunning
 }
 
-// Wanted is the goal and the facts of the spec that change the path to it.
+// Wanted is the goal, and the parts of the spec that change the path to it.
 type Wanted struct {
 	Goal         Goal
 	Level        Level         // with GoalRun; 0 is LevelRunning
@@ -110,11 +110,12 @@ type Seen struct {
 	Recorded bool // the store knows the attempt
 	Started  bool // its container was started, or was about to be
 	Ended    bool // its end is recorded
-	Dumping  bool // a dump was begun, and may have ended the container
+	Dumping  bool // a dump was begun and may have ended the container
 	Dumped   bool // that dump is complete and was not restored according to the store
 
-	// Observed. Folder and Cgroup say that a start may go on; of an attempt that has ended, or whose goal is GoalGone,
-	// that there is something to remove, complete or not.
+	// Observed. Folder and Cgroup mean that a start may continue. For an attempt that has ended, or
+	// whose goal is GoalGone, they mean that something exists that must be removed, complete or
+	// not.
 	Folder    bool // its folder is complete, with its quota; or, to remove: it exists
 	Image     bool // its image is in the engine, or it needs none
 	Files     bool // its files and its spec are in the folder
@@ -216,8 +217,9 @@ func Next(w Wanted, s Seen) Step {
 	case w.Goal != GoalRun || s.Failed || isOverTime(w, s):
 		return nextToEnd(w, s)
 	case s.Container == ContainerUnknown && s.Started && w.StartBlocked && w.Level >= LevelFrozen && !s.Frozen && !s.Dumping && !s.Refused.Has(LevelFrozen):
-		// Its cgroup needs no engine, and another attempt may start elsewhere. What is being dumped was frozen
-		// before, and criu holds it: another freeze would stop criu's own code in it, and nothing would thaw it.
+		// Freezing uses only the cgroup and needs no engine, while another attempt may start
+		// elsewhere. An attempt that is being dumped is frozen already and held by criu: another
+		// freeze would stop criu's own code in it, and nothing would thaw it.
 		return Step{Do: Freeze}
 	case s.Container == ContainerUnknown:
 		return Step{Do: Wait, RecheckAfter: engineRecheck}
@@ -275,10 +277,9 @@ func nextToRunning(w Wanted, s Seen) Step {
 	}
 }
 
-// nextToLevel returns the next step of a live container towards the wanted level.
-// Freezing comes first, since it frees the processor; then the helpers that work
-// for the attempt are stopped. An attempt at a deeper level than wanted stays
-// there, unless it must run.
+// nextToLevel returns the next step of a live container towards the wanted level. It freezes first,
+// since that frees the processor, and then stops the helpers of the attempt. An attempt at a deeper
+// level than wanted stays there, unless it must run.
 func nextToLevel(w Wanted, s Seen) Step {
 	to := ReachableLevel(max(w.Level, LevelRunning), s.Refused)
 	switch {

@@ -18,7 +18,7 @@ import (
 	"github.com/drover-run/drover/internal/linesum"
 )
 
-// SinceBoot is a clock that includes the time in which the machine is suspended.
+// SinceBoot is a clock that continues while the machine is suspended.
 func SinceBoot() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
@@ -53,7 +53,7 @@ func withLockedState(path string, f func(file *os.File, n state) error) error {
 	if err != nil {
 		return fmt.Errorf("read %s: %w", path, err)
 	}
-	line, _, _ := bytes.Cut(b, []byte("\n")) // a writeState that was cut short may leave old bytes after the line
+	line, _, _ := bytes.Cut(b, []byte("\n")) // an interrupted writeState may leave old bytes after the line
 	var n state
 	if len(b) > 0 && linesum.Unmarshal(line, &n) != nil {
 		n = state{damaged: true}
@@ -138,9 +138,9 @@ type Client struct {
 	files []string      // listed by this client since FreezeLeftovers, sorted
 }
 
-// update calls f with the content of the file while it is locked, and remembers what f
-// returns as listed. If the file was damaged f gets what this client has listed: the next
-// write mends it. Thawing what no watchdog has frozen does no harm.
+// update calls f with the content of the file while it is locked. What f returns replaces the list
+// of this client. If the file was damaged, f gets this client's list, and the next write repairs
+// the file. Thawing a task that no watchdog has frozen does no harm.
 func (c *Client) update(f func(file *os.File, n state) ([]string, error)) error {
 	return withLockedState(c.Path, func(file *os.File, n state) error {
 		c.mu.Lock()
@@ -156,8 +156,8 @@ func (c *Client) update(f func(file *os.File, n state) ([]string, error)) error 
 	})
 }
 
-// FreezeLeftovers freezes what an earlier daemon listed, and unlists it: this daemon has no lease
-// yet, and may end, or wait for the engine, before it has found those tasks.
+// FreezeLeftovers freezes the tasks that an earlier daemon listed, and unlists them: this daemon
+// has no lease yet, and may end, or wait for the engine, before it has adopted those tasks.
 func (c *Client) FreezeLeftovers() error {
 	return c.update(func(f *os.File, n state) ([]string, error) {
 		if err := writeFreezeFiles(n.FreezeFiles, "1"); err != nil {
@@ -167,7 +167,7 @@ func (c *Client) FreezeLeftovers() error {
 	})
 }
 
-// startLimit is how long a started watchdog may take to hold its slot.
+// startLimit is how long a new watchdog may take to lock its slot.
 const startLimit = 10 * time.Second
 
 // Add lists the cgroup.freeze file of a task that is about to run, and ensures

@@ -54,7 +54,8 @@ func run(ctx context.Context, path string, now func() time.Duration, start func(
 	}
 }
 
-// isRemoved reports whether the folder of the file is gone, and the list with it: the node was removed from the machine.
+// isRemoved reports whether the folder of the file is gone, and with it the list, because the node
+// was removed from the machine.
 func isRemoved(path string) bool {
 	_, err := os.Stat(filepath.Dir(path))
 	return errors.Is(err, fs.ErrNotExist)
@@ -168,12 +169,11 @@ func Main(before []string, verb, path string) error {
 // this process has the right to.
 func avoidOOMKill() { _ = os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0) }
 
-// precedeOthers gives the calling thread, and what is started by it, real-time
-// priority if it has the right to. A machine that was paused as a whole goes on
-// with programs and daemons that all want a processor: the watchdog is to freeze
-// the listed tasks before one of them has it. Threads of equal priority take
-// turns (SCHED_RR): with SCHED_FIFO a thread that spins until another one of its
-// process has run keeps the processor for ever.
+// precedeOthers gives the calling thread, and the processes it starts, real-time priority, if it
+// has the right to. When a machine that was paused as a whole continues, all programs and daemons
+// compete for the processors: the watchdog must freeze the listed tasks before one of them runs.
+// Threads of equal priority take turns (SCHED_RR): with SCHED_FIFO, a thread that spins until
+// another thread of its process runs would keep its processor for ever.
 func precedeOthers() {
 	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_RR, Priority: 1}, 0)
 }
