@@ -93,8 +93,8 @@ func (a *admission) admit(next http.Handler) http.Handler {
 	})
 }
 
-// admitCall performs steps 1 and 2, and prepares step 3. The function returned
-// gives back what the call occupies; it is never nil.
+// admitCall performs steps 1 and 2, and prepares step 3. The caller must call leave, which releases
+// what the call occupies; it is never nil.
 func (a *admission) admitCall(r *http.Request, proc procedure, body *pacedBody) (leave func(), err error) {
 	nothing := func() {}
 	if err := a.checkRate(caller(r.Context())); err != nil {
@@ -137,8 +137,8 @@ func (a *admission) admitCall(r *http.Request, proc procedure, body *pacedBody) 
 	return leave, nil
 }
 
-// checkRate returns an error if an identity calls more often than it may. The local
-// operator and other coordinators are trusted.
+// checkRate returns an error if an identity exceeds its call rate. The local operator and other
+// coordinators are not limited.
 func (a *admission) checkRate(id identity) error {
 	if id.kind == kindLocal || id.kind == kindPeer || a.rates.allow(id.name) {
 		return nil
@@ -165,7 +165,7 @@ func (a *admission) admitPage(next http.Handler, w http.ResponseWriter, r *http.
 	tellLater(w, err)
 }
 
-// tellLater answers a request that is no call of the API and came too early.
+// tellLater answers a request outside the API whose caller has exceeded its rate.
 func tellLater(w http.ResponseWriter, err error) {
 	w.Header().Set(wire.RetryAfter, retryAfter)
 	http.Error(w, err.Error(), http.StatusTooManyRequests)
@@ -183,8 +183,8 @@ func compressed(r *http.Request) bool {
 
 type bodyKey struct{}
 
-// endPace ends the time limits on a call's request stream: from now on the
-// caller may be silent for as long as it wants, as somebody at a terminal is.
+// endPace ends the time limits on a call's request stream: from now on the caller may be silent for
+// as long as it wants, for example a user at a terminal.
 func endPace(ctx context.Context) {
 	if b, ok := ctx.Value(bodyKey{}).(*pacedBody); ok {
 		b.endPace()

@@ -22,10 +22,11 @@ import (
 	"github.com/drover-run/drover/internal/plain"
 )
 
-// auditedCalls are the calls of people that stand in the audit log whatever their outcome:
-// those that change something, and those that only operators may make. Two kinds are left out:
-// uploads, whose use is the submission, and lists for operators, which scripts ask for again and
-// again. Of all others a refusal for want of rights stands there. Reports of nodes and coordinators do not.
+// auditedCalls are the calls of users that are audited whatever their outcome: those that change
+// something, and those that only operators may make. Two kinds are left out: uploads, because the
+// submission that uses them is audited, and operators' lists, which scripts repeat all the time.
+// All other calls of users are audited only when they are refused for want of rights. Reports of
+// nodes and coordinators are never audited.
 var auditedCalls = map[string]bool{
 	droverv1connect.ClientServiceSubmitJobProcedure:            true,
 	droverv1connect.ClientServiceStopJobProcedure:              true,
@@ -53,8 +54,8 @@ var auditedCalls = map[string]bool{
 // maxAuditText bounds an actor, target or error in the audit log, in bytes.
 const maxAuditText = 500
 
-// auditText returns a text that a user may have chosen as it stands in the audit log, which people read on terminals.
-// JSON alone escapes only some of what controls one.
+// auditText makes a text that a user may have chosen safe to print: operators read the audit log on
+// terminals, and JSON escapes only some of the control characters.
 func auditText(s string) string { return clipText(plain.Line(clipText(s, maxAuditText)), maxAuditText) }
 
 // auditor writes the audit log.
@@ -70,7 +71,7 @@ func newAuditor(now func() time.Time, failure *slog.Logger) *auditor {
 	return &auditor{now: now, failure: failure, users: newRefusalRecords(recordsOfUser, maxCountedUsers), strangers: newRefusalRecords(recordsOfStranger, maxCountedNetworks)}
 }
 
-// openAuditor opens the audit log, if there is to be one.
+// openAuditor opens the audit log, if one is configured.
 func openAuditor(cfg Config) (_ *auditor, err error) {
 	a := newAuditor(cfg.Now, cfg.Logger)
 	switch cfg.AuditLog {
@@ -94,11 +95,11 @@ type auditedCall struct {
 	procedure string
 	from      string // network address of the caller
 	target    string
-	began     bool // it is a stream, of which the caller was sent something
+	began     bool // a stream that has sent at least one message
 }
 
-// record writes a call's record, if the call is one for the audit log, and not one of so many
-// refused ones that they are only counted.
+// record writes the audit record of a call, unless the call is not audited, or is one of many
+// refused calls that are only counted.
 func (a *auditor) record(ctx context.Context, c auditedCall, err error) {
 	if a.log == nil {
 		return
@@ -118,15 +119,15 @@ func (a *auditor) record(ctx context.Context, c auditedCall, err error) {
 	a.write(r)
 }
 
-// write writes a record. One that cannot be written does not fail the call, which has had its effect: the daemon's
-// log says so.
+// write writes a record. If that fails, the call does not fail, because it has already had its
+// effect; the error is logged.
 func (a *auditor) write(r audit.Record) {
 	if err := a.log.Write(r); err != nil {
 		a.failure.Error("a call is missing in the audit log", "call", r.Call, "actor", r.Actor, "target", r.Target, "outcome", r.Outcome, "err", err)
 	}
 }
 
-// recordRefusal writes the record of a request that was refused before it was read.
+// recordRefusal writes the record of a request that was refused before its body was read.
 func (a *auditor) recordRefusal(r *http.Request, err error) {
 	if _, ok := wire.LeaderOf(toWireError(err)); !ok {
 		a.record(r.Context(), auditedCall{procedure: r.URL.Path, from: r.RemoteAddr}, err)
@@ -144,7 +145,7 @@ func auditOutcome(err error) string {
 	}
 }
 
-// auditTarget says what a call is about, from its first request message.
+// auditTarget returns what a call is about, from its first request message.
 func auditTarget(message any) string {
 	switch m := message.(type) {
 	case *droverv1.StopJobRequest:
@@ -214,7 +215,7 @@ func levelWord(l droverv1.Level) string {
 	return strings.ToLower(strings.TrimPrefix(l.String(), "LEVEL_"))
 }
 
-// auditResult adds what only the response says.
+// auditResult adds to target what only the response says, such as a new job's number.
 func auditResult(target string, res connect.AnyResponse, err error) string {
 	if err != nil || res == nil {
 		return target
@@ -233,7 +234,7 @@ func auditResult(target string, res connect.AnyResponse, err error) string {
 	}
 }
 
-// auditedConn keeps what the first message of a stream is about, and whether it was answered.
+// auditedConn remembers the target of a stream's first message, and whether anything was sent.
 type auditedConn struct {
 	connect.StreamingHandlerConn
 	received bool

@@ -13,19 +13,21 @@ import (
 	"github.com/drover-run/drover/internal/sleep"
 )
 
-// Bounds of the records of refused calls between two summaries. Without them one user's calls that fail push the
-// records of everybody out of the audit log, which keeps a number of bytes.
+// Limits of the records of refused calls between two summaries. Without them one user's failing
+// calls would push everybody else's records out of the audit log, which keeps a fixed number of
+// bytes.
 const (
 	summaryEvery       = time.Minute
 	recordsOfUser      = 20  // of one identity, and as many again of calls that were denied
-	recordsOfStranger  = 5   // of one network from which callers came who did not prove who they are, and as many of denied ones
-	maxCountedUsers    = 100 // identities with records of their own; all others share those of one
+	recordsOfStranger  = 5   // of callers from one network who did not authenticate, and as many again of denied calls
+	maxCountedUsers    = 100 // identities that are counted on their own; all others are counted together
 	maxCountedNetworks = 10  // networks with records of their own
 	otherCallers       = "others"
 )
 
-// refusalRecords bounds the records of refused calls, and counts the calls without one. A call that was denied has a place
-// of its own, which other failures do not take. Memory: see the bounds.
+// refusalRecords limits the records of refused calls, and counts the calls that get none. Denied
+// calls are counted apart, so that other failures do not use up their records. Memory is bounded by
+// the limits above.
 type refusalRecords struct {
 	records int // between two summaries, of one caller
 	callers int // that are told apart
@@ -51,7 +53,7 @@ func newRefusalRecords(records, callers int) *refusalRecords {
 	return &refusalRecords{records: records, callers: callers, of: map[refusedCaller]*refusedCalls{}}
 }
 
-// admit reports whether a refused call has a record. It counts one that has none.
+// admit reports whether a refused call gets a record of its own. If not, the call is counted.
 func (r *refusalRecords) admit(who refusedCaller, what refusedCall) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,8 +73,8 @@ func (r *refusalRecords) admit(who refusedCaller, what refusedCall) bool {
 	return false
 }
 
-// take returns a record for each caller, call and outcome of which calls have none, with the caller as its actor, and
-// begins to count anew.
+// take returns one summary record for each caller, call and outcome that was counted, with the
+// caller as its actor, and resets the counts.
 func (r *refusalRecords) take() (out []audit.Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,8 +90,8 @@ func (r *refusalRecords) take() (out []audit.Record) {
 	return out
 }
 
-// changedNothing reports whether an error says that the call had no effect. A call that was broken off, or whose
-// answer was lost, may have had one.
+// changedNothing reports whether an error proves that the call had no effect. A call that was
+// interrupted, or whose response was lost, may have had one.
 func changedNothing(err error) bool {
 	switch fault.Class(err) {
 	case fault.NotFound, fault.Exists, fault.Invalid, fault.Denied, fault.Conflict, fault.Exhausted, fault.Unsupported:
@@ -99,7 +101,7 @@ func changedNothing(err error) bool {
 	}
 }
 
-// admitRefusal reports whether a refused call has a record.
+// admitRefusal reports whether a refused call gets a record of its own.
 func (a *auditor) admitRefusal(id identity, from string, r *audit.Record, err error) bool {
 	denied, what := errors.Is(err, fault.Denied), refusedCall{r.Call, r.Outcome}
 	if id.name == "" {
@@ -108,7 +110,7 @@ func (a *auditor) admitRefusal(id identity, from string, r *audit.Record, err er
 	return a.users.admit(refusedCaller{id.name, denied}, what)
 }
 
-// keep writes what calls have no record, from time to time, until ctx ends.
+// keep writes the summaries of counted calls periodically, until ctx ends.
 func (a *auditor) keep(ctx context.Context) error {
 	for sleep.For(ctx, summaryEvery) {
 		a.writeOmitted()
@@ -116,7 +118,7 @@ func (a *auditor) keep(ctx context.Context) error {
 	return nil
 }
 
-// writeOmitted writes how many calls have no record.
+// writeOmitted writes a summary of the calls that got no record.
 func (a *auditor) writeOmitted() {
 	for _, r := range a.users.take() {
 		r.Actor = auditText(r.Actor)

@@ -11,17 +11,17 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// What each refused call costs its identity: for so long nothing more is read from the connection
-// that it came by, and from others of the identity whose calls are refused meanwhile. Who
-// waits for answers before he asks again is so slowed down to a hundred refused calls a second; who does not
-// fills the buffers of his own connections.
+// The price of a refused call: for this long nothing is read from the connection it came by, nor
+// from the identity's other connections on which calls are refused meanwhile. A caller that waits
+// for each response is so slowed down to a hundred refused calls a second. One that does not wait
+// fills the buffers of its own connections.
 const (
 	pausePerRefusal = 10 * time.Millisecond
-	longestPause    = time.Second // so that somebody who stops is served again soon
+	longestPause    = time.Second // so that a caller who stops sending refused calls is served again soon
 )
 
-// backpressure stops reading from those whose calls are refused: to decrypt, parse and refuse thousands of
-// calls a second takes a processor from the tasks of everybody else.
+// backpressure stops reading from callers whose calls are refused: to decrypt, parse and refuse
+// thousands of calls a second would take a processor from everybody else's tasks.
 type backpressure struct {
 	now func() time.Time
 
@@ -33,8 +33,8 @@ func newBackpressure() *backpressure {
 	return &backpressure{now: time.Now, until: map[string]time.Time{}}
 }
 
-// refused notes a refused call, and keeps its connection from being read for a while. Other coordinators and
-// the local operator are trusted.
+// refused records a refused call, and pauses its connection. Other coordinators and the local
+// operator are never paused.
 func (b *backpressure) refused(ctx context.Context, id identity, err error) {
 	conn, ok := ctx.Value(connKey{}).(*pausableConn)
 	if !ok || id.kind == kindLocal || id.kind == kindPeer {
@@ -46,7 +46,7 @@ func (b *backpressure) refused(ctx context.Context, id identity, err error) {
 	conn.pause(b.extend(id.name))
 }
 
-// extend returns for how long the identity's connections are not read from now on.
+// extend returns for how long the identity's connections are paused from now on.
 func (b *backpressure) extend(name string) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -78,15 +78,15 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// New connections from one address: so many a second, with bursts of ten times that. A handshake is dear,
-// and who comes by it is known only afterwards.
+// Limits of new connections from one address: a rate, with bursts of ten times that. A TLS
+// handshake is expensive, and the caller is known only after it.
 const (
 	acceptRate   = 50
 	longestQueue = 5 * time.Second // a connection that would wait longer is closed at once
 )
 
-// pausingListener accepts connections that can be paused. Those of an address that opens too many wait for
-// their turn, without a handshake.
+// pausingListener accepts connections that can be paused. Those of an address that opens too many
+// wait for their turn, without a handshake.
 type pausingListener struct {
 	net.Listener
 	rates *rates // by address
@@ -117,8 +117,8 @@ func (l *pausingListener) Accept() (net.Conn, error) {
 	}
 }
 
-// pausableConn is a connection from which nothing is read for some time. What the other side sends meanwhile
-// stays in its own buffers and the kernel's.
+// pausableConn is a connection whose reads can be paused. Meanwhile the data stays in the buffers
+// of the sender and of the kernel.
 type pausableConn struct {
 	net.Conn
 	opened time.Time

@@ -56,8 +56,8 @@ func overLimit(limit *droverv1.Resources, demand facts.Amounts) *impossible {
 	return nil
 }
 
-// checkTenantCaps refuses caps that State cannot count, before the entry is proposed alone: what older logs
-// accepted stays, and countableCap takes it for no cap.
+// checkTenantCaps refuses caps that State cannot count. It is called before the entry is proposed,
+// not in Apply: older logs may contain such caps, which countableCap treats as none.
 func checkTenantCaps(list []*droverv1.Tenant) error {
 	for _, t := range list {
 		for _, c := range []struct {
@@ -83,7 +83,8 @@ func amountText(r scheduler.Resource, n int64) string {
 	}
 }
 
-// adviceText formats an amount that a job may ask for: it is read back as at most n.
+// adviceText formats an amount for a message that advises what to request: parsed again, it is at
+// most n.
 func adviceText(r scheduler.Resource, n int64) string {
 	switch r {
 	case scheduler.CPU:
@@ -121,9 +122,8 @@ func checkCaps(f *facts.Facts, spec *jobspec.Job) error {
 	return nil
 }
 
-// canStart reports whether a pending stage can start at all as things are: some
-// node is schedulable, and no cap, which may have been lowered since the job was
-// accepted, forbids even one task.
+// canStart reports whether a pending stage could start at present: some node is schedulable, and no
+// cap forbids even one task. A cap may have been lowered since the job was accepted.
 func canStart(f *facts.Facts, job uint64, stage int) bool {
 	j := f.Job(job)
 	if j == nil || exceededCap(f, j.Spec.Tenant, j.Demand(stage)) != nil {

@@ -39,8 +39,8 @@ func newCertificates(m *pki.Member) *certificates {
 	return &certificates{member: m, open: pki.NewConnections(maxConnections), ending: map[string]*x509.Certificate{}, noticed: map[string]time.Time{}}
 }
 
-// admit says why a request comes with a certificate that has ended since its connection was opened, or returns
-// "". It notes a certificate that expires soon.
+// admit says why a request comes with a certificate that has ended since its connection was opened,
+// or returns "". It notes a certificate that expires soon.
 func (t *certificates) admit(s *tls.ConnectionState, now time.Time) (ended string) {
 	if t.member == nil || s == nil || len(s.VerifiedChains) == 0 {
 		return ""

@@ -22,7 +22,7 @@ func (s *changeSignal) notify() {
 	s.ch = make(chan struct{})
 }
 
-// notifyOfEnds is notify if a job has ended or is gone.
+// notifyOfEnds calls notify if a job has ended or was forgotten.
 func (s *changeSignal) notifyOfEnds(f *facts.Facts, changes []facts.Change) {
 	for i := range changes {
 		k := changes[i].Kind

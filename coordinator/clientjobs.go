@@ -59,7 +59,8 @@ func (s *clientService) ListJobs(ctx context.Context, req *connect.Request[drove
 	return connect.NewResponse(res), nil
 }
 
-// checkStates returns an error that names the states of jobs if a list is to have jobs of another one, of which there are none.
+// checkStates returns an error if a list is restricted to a state that no job can have. The error
+// names the states that exist.
 func checkStates(states []droverv1.JobState) error {
 	for _, s := range states {
 		if _, known := droverv1.JobState_name[int32(s)]; known && s != droverv1.JobState_JOB_STATE_UNSPECIFIED {
@@ -156,8 +157,7 @@ func (s *clientService) WatchJob(ctx context.Context, req *connect.Request[drove
 	}
 }
 
-// watchedJob is getJob in the caller's turn: each change of anything wakes all
-// watches.
+// watchedJob is getJob in the caller's turn: every change, of whatever job, wakes all watches.
 func (s *clientService) watchedJob(ctx context.Context, name string) (*droverv1.GetJobResponse, error) {
 	done, err := s.core.watchTurns.wait(ctx, caller(ctx))
 	if err != nil {
@@ -167,8 +167,8 @@ func (s *clientService) watchedJob(ctx context.Context, name string) (*droverv1.
 	return s.getJob(ctx, name)
 }
 
-// waitForJob waits for a change, and until a time unless the job has ended: until then it hears only of jobs that
-// end, since each change of anything would wake all watches.
+// waitForJob waits for a change. Before until it waits only for jobs that end: otherwise every
+// change would wake every watch.
 func (s *clientService) waitForJob(ctx context.Context, changes, ends <-chan struct{}, job uint64, until time.Time) error {
 	due := time.NewTimer(time.Until(until))
 	defer due.Stop()
@@ -200,8 +200,8 @@ func ended(s droverv1.JobState) bool {
 	return j.HasEnded()
 }
 
-// StopJob stops a live job. One whose result is being published is stopped only if that fails. Stopping an ended one
-// succeeds.
+// StopJob stops a live job. One whose result is being published is stopped only if that fails.
+// Stopping an ended one succeeds.
 func (s *clientService) StopJob(ctx context.Context, req *connect.Request[droverv1.StopJobRequest]) (*connect.Response[droverv1.StopJobResponse], error) {
 	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, err

@@ -75,8 +75,8 @@ func (c *core) schedulerOf(f *facts.Facts) (string, map[string]string) {
 	return c.defaultScheduler()
 }
 
-// chosenScheduler returns the policy that an operator chose, its parameters, and the names of those that are
-// left out; no name if none was chosen.
+// chosenScheduler returns the policy that an operator chose, its parameters, and the names of those
+// that are left out; no name if none was chosen.
 func chosenScheduler(f *facts.Facts) (name string, params map[string]string, unknown []string) {
 	name, params = f.Scheduler()
 	params, unknown = policies.WithoutUnknown(name, params)

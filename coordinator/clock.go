@@ -15,10 +15,9 @@ func (c *core) logAhead() (d time.Duration) {
 	return d
 }
 
-// correctTime proposes an entry that changes nothing if the log's time is ahead
-// of the clock by more than facts.ClockTolerance: the clock was ahead when the
-// log was last written, and the entry's time sets the log's time back. Deadlines,
-// quotes and submissions thus go by the clock again at once.
+// correctTime proposes an entry that changes nothing, if the log's time is ahead of the clock by
+// more than facts.ClockTolerance. The clock was ahead when the log was last written; the entry sets
+// the log's time back. Deadlines, quotes and submissions then follow the clock again at once.
 func (c *core) correctTime(ctx context.Context) error {
 	ahead := c.logAhead()
 	if ahead <= facts.ClockTolerance {

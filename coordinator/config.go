@@ -105,12 +105,12 @@ type Config struct {
 	// of ten times that; 200.
 	SubmitRate float64
 
-	// TracesEndpoint is the OTLP/HTTP endpoint to which traces of jobs are sent, such
-	// as http://collector:4318; empty: none are made.
+	// TracesEndpoint is the OTLP/HTTP endpoint to which traces of jobs are sent, such as
+	// http://collector:4318; "" for no traces.
 	TracesEndpoint string
 
 	Logger *slog.Logger
-	// RecentLog has what Logger logged, for operators to follow; nil: nothing.
+	// RecentLog has the latest records of Logger, for operators to follow; nil for none.
 	RecentLog *diagnosis.Log
 	Metrics   *prometheus.Registry // a new registry by default
 	Now       func() time.Time
@@ -122,13 +122,12 @@ type Config struct {
 	// call of the API; nil for none.
 	Page func(PageConfig) http.Handler
 
-	// SignIn makes the handler for readers of the page on the remote port who have
-	// not proved who they are; nil: they are refused. check says why a token of a
-	// caller at an address is refused. It sets the cookie TokenCookie.
+	// SignIn makes the handler of the sign-in page for unauthenticated readers on the remote port;
+	// nil refuses them. check returns an error that says why a token of a caller at an address is
+	// refused. The handler sets the cookie TokenCookie.
 	SignIn      func(check func(ctx context.Context, token, address string) error) http.Handler
 	TokenCookie string
-	// IDTokens verifies what an OpenID provider says of callers on the remote port; nil:
-	// nothing is believed of any.
+	// IDTokens verifies ID tokens of an OpenID provider on the remote port; nil accepts none.
 	IDTokens *idtoken.Verifier
 
 	// diskSpace returns the free and all bytes of the disk of Dir; statfs by
@@ -222,8 +221,8 @@ func (c *Config) checkServers() error {
 	return CheckServers(c.ID, c.PeerAddress, c.Servers, c.Bootstrap)
 }
 
-// CheckServers checks the list of a new cluster's coordinators, and this one's id and address for the others, which must be
-// those in the list. Both are as the daemon has them when it starts.
+// CheckServers checks the list of a new cluster's coordinators, and this one's id and address for
+// the others, which must be those in the list. Both are as the daemon has them when it starts.
 func CheckServers(id, address string, servers []replica.Peer, bootstrap bool) error {
 	if host, _, err := net.SplitHostPort(address); err != nil || host == "" || net.ParseIP(host).IsUnspecified() {
 		return fault.New(fault.Invalid, "the other coordinators cannot reach %q: set -peer-address to a host:port of this machine", address)

@@ -17,8 +17,9 @@ const (
 	rebuildPause = 200 * time.Millisecond // between two rebuilds of State
 )
 
-// decide is step 6. What has been applied meanwhile is followed first. While it runs, no other scheduler is set: a
-// decision of the present one, stored after the other's choice, would bring back what that choice deletes.
+// decide is step 6. It first follows what has been applied since step 1. While it runs, no other
+// scheduler can be set: a decision of the old scheduler, stored after the choice of the new one,
+// would restore policy states that the choice has deleted.
 func (l *leader) decide(ctx context.Context) error {
 	select {
 	case l.c.deciding <- struct{}{}:

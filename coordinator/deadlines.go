@@ -121,8 +121,8 @@ func guaranteesDeadlines(name string, params map[string]string) bool {
 	return err == nil && scheduler.DeadlineServiceOf(p).Guarantees
 }
 
-// guaranteeCache remembers guaranteesDeadlines of the scheduler asked for last. The
-// answer takes the construction of a policy, and a projection needs it for each job.
+// guaranteeCache caches the result of guaranteesDeadlines for the last scheduler. Computing it
+// constructs a policy, and a projection needs it for each job.
 type guaranteeCache struct {
 	name       string
 	params     map[string]string
@@ -136,13 +136,14 @@ func (g *guaranteeCache) get(name string, params map[string]string) bool {
 	return g.guarantees
 }
 
-// hasBounds reports whether it is known of each task how long it takes at most: by
-// the job's runtime_bound, or by its predictions at submission.
+// hasBounds reports whether the run time of every task is bounded, by the job's runtime_bound or by
+// the upper predictions at its submission.
 func hasBounds(j *facts.Job) bool {
 	return j.Spec.RuntimeBound > 0 || !slices.ContainsFunc(j.Stages, func(s facts.Stage) bool { return s.UpperNS == 0 })
 }
 
-// runTime returns a bound or a prediction as State takes it: the log may have longer ones, from before they were refused.
+// runTime returns a bound or prediction clipped to what State accepts: older logs may contain
+// longer ones.
 func runTime(ns int64) time.Duration { return min(time.Duration(ns), scheduler.MaxRunTime) }
 
 // setDeadlineSpec sets a job's deadline, bound, on_miss and project. A deadline

@@ -13,9 +13,9 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// debugService serves what a developer asks of this process or, through the proxy, of
-// a node's daemon. Only operators may call it (procedures). A coordinator that does not
-// lead answers stale reads (staleReads): it may be the one that has the trouble.
+// debugService serves what a developer requests of this process or, through the proxy, of a node's
+// daemon. Only operators may call it (procedures). A coordinator that does not lead answers stale
+// reads (staleReads), because it may be the one with the problem.
 type debugService struct {
 	core *core
 	own  *diagnosis.Service
@@ -73,7 +73,7 @@ func (s *debugService) nodeDebug(name string) (c droverv1connect.DebugServiceCli
 	return c, err
 }
 
-// forwardStream sends what comes from a node; err is that of the call.
+// forwardStream forwards the messages of a node's stream; err is the error of the call.
 func forwardStream[T any](from *connect.ServerStreamForClient[T], err error, to *connect.ServerStream[T]) error {
 	if err != nil {
 		return nodeError(err)

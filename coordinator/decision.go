@@ -42,8 +42,8 @@ func decisionFact(d *scheduler.Decision, locality func(*scheduler.Action) string
 	return out
 }
 
-// keepParked leaves parked attempts parked, for the user or the drain that they are, where a decision suspends them to a
-// deeper level: others need their memory, but who parked them still says when they go on.
+// keepParked makes a decision that suspends parked attempts to a deeper level leave them parked.
+// Other tasks may need their memory, but only the user or drain that parked them may resume them.
 func keepParked(f *facts.Facts, d *droverv1.DecisionFact) {
 	for _, act := range d.GetActions() {
 		if act.GetKind() != int32(facts.ActSuspend) {
@@ -55,7 +55,7 @@ func keepParked(f *facts.Facts, d *droverv1.DecisionFact) {
 	}
 }
 
-// parkedBy reports by whom an attempt is parked, if it is.
+// parkedBy returns what has parked an attempt: a user, a drain, both or neither.
 func parkedBy(a *facts.Attempt) (user, drain bool) {
 	return a.Suspension.Parked && !a.Suspension.Drained, a.Suspension.Drained
 }
@@ -63,8 +63,8 @@ func parkedBy(a *facts.Attempt) (user, drain bool) {
 // maxEntryPart bounds the bytes of actions and policy states in one entry, below replica.MaxEntry.
 const maxEntryPart = 768 << 10
 
-// decisionParts divides a decision into entries of bounded size, at least one: its policy states first, which are few
-// but for the first decision of a scheduler, then its actions.
+// decisionParts divides a decision into entries of bounded size, at least one. Policy states come
+// first (there are few, except in a scheduler's first decision), then actions.
 func decisionParts(d *droverv1.DecisionFact) []*droverv1.DecisionFact {
 	var parts []*droverv1.DecisionFact
 	room := 0
@@ -130,9 +130,9 @@ func withoutDropped(d scheduler.Decision, dropped []facts.Drop) scheduler.Decisi
 	return d
 }
 
-// locality returns how near to its data a placement is: node, rack, remote, or
-// none if the task reads nothing or the location is unknown. As in the simulator,
-// a node with less than half of it is as near as another of its rack.
+// locality returns how near to its data a placement is: node, rack, remote, or none if the task
+// reads nothing or the location is unknown. As in the simulator, a node that stores less than half
+// of the input counts as rack.
 func locality(s *scheduler.State, a *scheduler.Action) string {
 	g := s.Stage(a.Task.StageID())
 	if g == nil || g.Spec.Kind != scheduler.KindMap {

@@ -43,8 +43,8 @@ func (g *diskGuard) reserve() int64 {
 	return min(defaultReserve, total/20)
 }
 
-// requireSpace refuses what would take the disk of the log below its reserve:
-// ends of tasks and decisions must still be written. size is in bytes.
+// requireSpace returns an error if size more bytes would leave less than the reserve free: the log
+// must still have space for decisions and for the ends of tasks.
 func (g *diskGuard) requireSpace(size int64) error {
 	reserve := g.reserve()
 	free, _, err := g.space()

@@ -24,7 +24,7 @@ const (
 // the coordinator keeps it in the facts.
 type dispatcher struct {
 	wanted *wantedSets
-	nodes  func(scheme string) []int32 // nodes that can access it now, in order of preference
+	nodes  func(scheme string) []int32 // nodes that can access the scheme now, in order of preference
 
 	mu      sync.Mutex
 	term    uint64
@@ -44,8 +44,9 @@ func newDispatcher(w *wantedSets, nodes func(string) []int32) *dispatcher {
 	return &dispatcher{wanted: w, nodes: nodes, pending: map[uint64]*pendingRequest{}}
 }
 
-// reset begins to lead in a term: ids never repeat those of an earlier leader, which nodes may still be working on or
-// answering. A leader whose loop ended, as when a transfer failed, leads again in the same term.
+// reset begins to lead in a term: ids never repeat those of an earlier leader, which nodes may
+// still be working on or answering. A leader whose loop ended, as when a transfer failed, leads
+// again in the same term.
 func (d *dispatcher) reset(term uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -74,7 +75,7 @@ func (d *dispatcher) call(ctx context.Context, request *droverv1.NodeRequest, sc
 	return d.await(ctx, p, sch, progress)
 }
 
-// callNode is call for one node and no other.
+// callNode is call, restricted to one node.
 func (d *dispatcher) callNode(ctx context.Context, request *droverv1.NodeRequest, sch string, node int32) (*droverv1.NodeResponse, error) {
 	p, err := d.addPending(ctx, request)
 	if err != nil {
@@ -125,8 +126,8 @@ func (d *dispatcher) removePending(id uint64) {
 	delete(d.pending, id)
 }
 
-// assign assigns the request to a node: the only one that it is for, or one not tried
-// yet, or any.
+// assign assigns a request to a node: the one it is restricted to, otherwise one not tried yet,
+// otherwise any.
 func (d *dispatcher) assign(p *pendingRequest, sch string) error {
 	nodes := d.nodes(sch)
 	if len(nodes) == 0 {

@@ -82,8 +82,9 @@ func (e evacuations) look(f *facts.Facts, now time.Time) (acts []*droverv1.Actio
 	return acts, next
 }
 
-// joinsProbation reports whether an action moves an attempt to a node on probation, which takes one at a time, where
-// another is or to which one of the actions before brings another. The next look finds a place for it.
+// joinsProbation reports whether an action moves an attempt to a node on probation, which takes one
+// at a time, where another is or to which one of the actions before brings another. The next look
+// finds a place for it.
 func joinsProbation(f *facts.Facts, before []*droverv1.ActionFact, act *droverv1.ActionFact) bool {
 	if act.Kind != int32(facts.ActMigrate) {
 		return false
@@ -94,8 +95,8 @@ func joinsProbation(f *facts.Facts, before []*droverv1.ActionFact, act *droverv1
 	}))
 }
 
-// beyondProbation returns the moves of a decision that joinsProbation holds for: the scheduler knows nothing of probation,
-// and Apply drops new attempts alone.
+// beyondProbation returns the moves of a decision that joinsProbation holds for: the scheduler
+// knows nothing of probation, and Apply drops new attempts alone.
 func beyondProbation(f *facts.Facts, d *droverv1.DecisionFact) (drops []facts.Drop) {
 	for i, act := range d.GetActions() {
 		if joinsProbation(f, d.GetActions()[:i], act) {

@@ -123,8 +123,8 @@ func (t *dryRunResult) runPolicy(d *draft, params map[string]string, at schedule
 	return nil
 }
 
-// lateReason says why a deadline is refused without a departure that would be guaranteed instead: planning ends
-// at the first task that is too late.
+// lateReason returns why a deadline is refused when no later departure can be offered: planning
+// stops at the first task that would be late.
 func lateReason(d *draft) string {
 	for i, g := range d.stages {
 		if g.MaxParallel > 0 && g.Tasks > g.MaxParallel {

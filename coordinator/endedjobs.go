@@ -41,8 +41,9 @@ func (e *endedJobs) record(f *facts.Facts, j *facts.Job) {
 	}
 }
 
-// addLater queues jobs that did not fit when they ended, in the order of their numbers, as many as fit now. They are still
-// in the facts: the leader forgets no job that its history lacks. It is called under the facts' lock, often for nothing.
+// addLater queues jobs that did not fit when they ended, by number, as many as fit now. They are
+// still in the facts, because the leader forgets no job that is missing in the history. It is
+// called under the facts' lock, mostly when there is nothing to queue.
 func (e *endedJobs) addLater(f *facts.Facts) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -64,7 +65,7 @@ func (e *endedJobs) hasUnwritten() bool {
 	return len(e.unwritten) > 0
 }
 
-// flush writes the jobs that wait. They wait on if it fails.
+// flush writes the queued jobs. If that fails they stay queued.
 func (e *endedJobs) flush() error {
 	e.mu.Lock()
 	done := e.unwritten

@@ -81,7 +81,7 @@ func (r *eventReader) stream(ctx context.Context, q *droverv1.EventsRequest, str
 	}
 }
 
-// errStreamEnded is for who follows something when its context ends and the caller has not left.
+// errStreamEnded ends a stream whose context has ended although the caller has not left.
 var errStreamEnded = fault.New(fault.Unavailable, "the coordinator is stopping, or leads no longer: ask again")
 
 // first returns the sequence number after which a stream of events begins.
@@ -173,7 +173,7 @@ func eventMessage(e *facts.Event) *droverv1.Event {
 	return &droverv1.Event{Index: e.Index, AtMs: e.At / 1e6, Actor: e.Actor, Kind: e.Kind, Job: e.Job, Task: e.Task, Node: e.Node, Text: e.Text, Position: strconv.FormatUint(e.Seq, 10)}
 }
 
-// sendPast sends the events of a job of which only the history knows; nothing follows them.
+// sendPast sends the events of a job that only the history still has. No new events can follow.
 func (r *eventReader) sendPast(q *droverv1.EventsRequest, j *droverv1.PastJob, stream *connect.ServerStream[droverv1.Event]) error {
 	list := slices.DeleteFunc(slices.Clone(j.GetEvents()), func(e *droverv1.Event) bool { return e.GetAtMs() < q.GetSinceMs() })
 	if n := int(q.GetLimit()); n != 0 {
@@ -190,8 +190,9 @@ func (r *eventReader) sendPast(q *droverv1.EventsRequest, j *droverv1.PastJob, s
 	return nil
 }
 
-// filter returns what reports whether the caller requested an event and may see it. Events of forgotten
-// jobs are for operators. The rights to a job are looked up once for all its events.
+// filter returns a function that reports whether the caller requested an event and may see it. Only
+// operators see events of forgotten jobs. The caller's rights to a job are looked up once for all
+// its events.
 func (r *eventReader) filter(ctx context.Context, f *facts.Facts, q *droverv1.EventsRequest, job uint64) func(*facts.Event) bool {
 	operator, since, may := r.rights.operator(caller(ctx)), q.GetSinceMs(), map[uint64]bool{}
 	return func(e *facts.Event) bool {

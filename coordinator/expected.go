@@ -12,10 +12,10 @@ import (
 	"github.com/drover-run/drover/scheduler/obstacle"
 )
 
-// expected returns when pending stages are expected to start and live jobs to end,
-// simulated with predicted run times. The result is cached for expectedPause, or
-// fifty times what it cost if that is longer. If it cannot be computed (somebody does
-// already, too much is pending) it returns the last result.
+// expected returns when pending stages are expected to start and live jobs to end, simulated with
+// predicted run times. The result is cached for expectedPause, or for expectedFactor times the time
+// the simulation took, whichever is longer. While another call computes it, or if too much is
+// pending, expected returns the last result.
 func (s *clientService) expected(ctx context.Context) forecast.Expected {
 	q := s.core.quoter
 	q.mu.Lock()
@@ -62,8 +62,8 @@ func (s *clientService) expected(ctx context.Context) forecast.Expected {
 	return q.setExpected(found, obstacles, now.Add(max(expectedPause, expectedFactor*now.Sub(began))))
 }
 
-// setExpected stores what was computed, and when that is due again, and returns what is expected. What is nil could not be
-// computed, and stays as it was.
+// setExpected stores a result and when it is due again, and returns the result in force. A nil
+// result could not be computed: the previous one stays.
 func (q *quoter) setExpected(found *forecast.Expected, obstacles map[scheduler.StageID]obstacle.Set, due time.Time) forecast.Expected {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -118,8 +118,8 @@ func (v *jobView) expectedOfJob(f *facts.Facts, expected forecast.Expected, out 
 	}
 }
 
-// waitsForUser reports whether a job cannot end before somebody resumes a task of it,
-// which no scheduler does.
+// waitsForUser reports whether a job cannot end until a user resumes one of its tasks, which no
+// scheduler does.
 func waitsForUser(f *facts.Facts, j *facts.Job) (waits bool) {
 	if !slices.ContainsFunc(j.Stages, func(s facts.Stage) bool { return s.Suspended > 0 }) {
 		return false
@@ -146,9 +146,9 @@ func (v *jobView) expectedStart(f *facts.Facts, expected forecast.Expected, job 
 	return ms
 }
 
-// expectedJobEnd returns when a live job is expected to end, Unix ms, 0 if that is
-// not known. It is rounded up, the coarser the farther it is: a prediction that moves
-// by little is no news for who watches the job.
+// expectedJobEnd returns when a live job is expected to end, Unix ms, 0 if unknown. The farther
+// away the end, the more coarsely it is rounded up: watchers of the job should not be notified of
+// every small change of the prediction.
 func expectedJobEnd(expected forecast.Expected, job uint64, now time.Time) int64 {
 	at, ok := expected.Ends[scheduler.JobID(job)]
 	left := unixMillis(at) - now.UnixMilli()

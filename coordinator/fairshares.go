@@ -4,10 +4,9 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 )
 
-// fairShares sets the share of the cluster that each tenant's weight gives it
-// among its siblings with live jobs below them, and its parents' among theirs. A
-// tenant without live jobs gets what it would have with one. O(tenants times
-// depth).
+// fairShares sets each tenant's share of the cluster: its weight among the siblings that have live
+// jobs below them, times the share of its parent. A tenant without live jobs gets the share it
+// would have with one. O(tenants times depth).
 func fairShares(list []*droverv1.TenantStatus) {
 	byName := map[string]*droverv1.Tenant{}
 	for _, t := range list {

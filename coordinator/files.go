@@ -82,7 +82,8 @@ func (p *peers) eachFile(fn func(*facts.Blob)) {
 	r.Read(func(f *facts.Facts) { f.EachBlob(fn) })
 }
 
-// gone makes missing look again for a file that was removed or moved aside.
+// gone makes the next call of missing check a file again, after the file was removed or moved
+// aside.
 func (k *fileKeeper) gone(digest string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -210,9 +211,8 @@ func (r *chunkReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// replicate has the other servers fetch a file that this one has, and returns when
-// a majority of those that vote has it durably. The others go on fetching.
-// Unavailable: too few of them have it.
+// replicate has the other servers fetch a file that this one has, and returns when a majority of
+// the voters has it durably. The others continue to fetch. Unavailable: too few of them have it.
 func (k *fileKeeper) replicate(ctx context.Context, f fileSize) error {
 	if k == nil {
 		return nil
@@ -261,8 +261,8 @@ func cmpError(a, b error) error {
 	return b
 }
 
-// push has the server at a peer address fetch a file from this one. It goes on
-// when the upload's call is over, until the coordinator stops.
+// push has the server at a peer address fetch a file from this one. It continues after the upload's
+// call has returned, until the coordinator stops.
 func (k *fileKeeper) push(address string, f fileSize) error {
 	ctx, cancel := context.WithTimeout(k.p.background, copyTime(f.size))
 	defer cancel()
@@ -271,9 +271,8 @@ func (k *fileKeeper) push(address string, f fileSize) error {
 	return wire.FromError(err)
 }
 
-// removeUnknown removes files that this follower was given for uploads that never
-// became facts. A leader has uploads in progress, and removes such files when it
-// begins to lead.
+// removeUnknown removes files that this follower received for uploads that never became facts. A
+// leader may have uploads in progress; it removes such files when it begins to lead.
 func (k *fileKeeper) removeUnknown() {
 	c := k.p.c
 	now := c.now()

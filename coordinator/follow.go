@@ -41,14 +41,15 @@ func (l *leader) followChanges(ctx context.Context) error {
 	return err
 }
 
-// isReset reports whether the journal says that everything may have changed: nothing else of it counts then.
+// isReset reports whether the journal says that everything may have changed. The rest of the
+// journal is then irrelevant.
 func isReset(changes []facts.Change) bool {
 	return len(changes) > 0 && changes[0].Kind == facts.ChangeReset
 }
 
-// followReset rebuilds everything, State too.
+// followReset rebuilds everything, including State.
 func (l *leader) followReset(ctx context.Context, f *facts.Facts) error {
-	l.policy, l.lastCycle, l.forceCycle = nil, time.Time{}, true // its caches may hold times from before a step of the clock
+	l.policy, l.lastCycle, l.forceCycle = nil, time.Time{}, true // its caches may hold times from before the clock was set back
 	return l.rebuild(ctx, f)
 }
 
@@ -80,7 +81,8 @@ func (l *leader) rebuild(ctx context.Context, f *facts.Facts) error {
 	return l.proj.rebuild(f)
 }
 
-// applyChanges applies changes to everything but State, and does once what takes a look at all jobs.
+// applyChanges applies changes to everything but State. What requires a pass over all jobs is done
+// once, at the end.
 func (l *leader) applyChanges(ctx context.Context, f *facts.Facts, changes []facts.Change) {
 	lost := false
 	for i := range changes {
@@ -159,7 +161,7 @@ func (l *leader) applyAttemptChange(f *facts.Facts, c *facts.Change) {
 	}
 }
 
-// trackNode records what the leader is to do about a node at a certain time.
+// trackNode records the times at which the leader has to act on a node.
 func (l *leader) trackNode(n *facts.Node) {
 	l.quarantines.track(n)
 	l.maintenance.track(n)
@@ -176,7 +178,7 @@ func (l *leader) setPolicy(f *facts.Facts) error {
 		return nil
 	}
 	p, err := policies.New(name, l.withBandwidth(name, params))
-	if err != nil && l.policy == nil { // a newer program chose it: this one goes on with its own
+	if err != nil && l.policy == nil { // a newer program chose it: this program continues with its default
 		l.c.log.Error("the chosen scheduler is not known here", "err", err)
 		name, params = l.c.defaultScheduler()
 		p, err = policies.New(name, params)

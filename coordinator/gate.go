@@ -50,7 +50,7 @@ const (
 	leaderPoll    = 50 * time.Millisecond
 )
 
-// gate lets calls in that this server may answer.
+// gate admits the calls that this server may answer.
 type gate struct {
 	id         string // of this server
 	leadership *leadership
@@ -59,10 +59,10 @@ type gate struct {
 	stop       <-chan struct{}
 }
 
-// enterCall lets a call in that this server may answer: as the leader, verified
-// with the others, or as a follower if that suffices. cancel is called when the
-// coordinator stops or its term ends, so that no call outlives what it is based
-// on. release must be called, whatever the error.
+// enterCall admits a call that this server may answer: as the leader, verified with the other
+// servers, or as a follower if a stale read suffices. cancel is called when the coordinator stops
+// or its term ends, so that no call outlives the facts it is based on. release must be called, even
+// after an error.
 func (g *gate) enterCall(ctx context.Context, cancel func(), procedure string, h http.Header) (_ context.Context, release func(), err error) {
 	if droverv1connect.PeerServiceName == serviceOf(procedure) || staleAllowed(procedure, h) {
 		return ctx, g.cancelOn(cancel, nil), nil
@@ -168,7 +168,7 @@ func (g *gate) elsewhere(ctx context.Context) string {
 	return g.peers.apiAddress(ctx, g.replica.LeaderAddress())
 }
 
-// notLeader says who leads, or why nobody does.
+// notLeader returns an error that says who leads, or why nobody does.
 func (g *gate) notLeader(ctx context.Context) error {
 	if g.peers == nil {
 		return wire.NotLeader("", "this coordinator does not lead yet: try again in a second")

@@ -24,7 +24,7 @@ const (
 	maxMissingLogs = 512              // bytes of the text about those that could not be had: as many as the facts keep
 )
 
-// logGathering is what gathering the logs of an ended job takes.
+// logGathering is what is needed to gather the logs of an ended job.
 type logGathering struct {
 	job    uint64
 	folder string
@@ -47,8 +47,8 @@ func newLogGathering(f *facts.Facts, j *facts.Job) logGathering {
 	return g
 }
 
-// gatherLogs has each node write what it has of the job's logs, and proposes the outcome. What cannot
-// be had changes nothing about the job: it is named.
+// gatherLogs has each node write the job's logs that it has, and proposes the outcome. Missing logs
+// do not change the job's result; the outcome names them.
 func (n *intents) gatherLogs(ctx context.Context, job uint64) {
 	var g logGathering
 	n.c.view(func(f *facts.Facts) {
@@ -85,8 +85,8 @@ func (n *intents) gatherLogs(ctx context.Context, job uint64) {
 	n.proposeOutcome(ctx, &droverv1.Entry{Body: &droverv1.Entry_LogsGathered{LogsGathered: fact}})
 }
 
-// from has one node write its file, and tries again while the node or the file system is away, or too many requests are
-// pending.
+// from has one node write its file. It tries again while the node or the file system is
+// unavailable, or too many requests are pending.
 func (g *logGathering) from(ctx context.Context, d *dispatcher, node int32) error {
 	path := g.folder + "/" + strings.ReplaceAll(g.nodes[node], "/", "_") + ".log"
 	for pause := intentPause; ; pause = min(2*pause, maxIntentPause) {

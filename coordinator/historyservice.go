@@ -108,8 +108,8 @@ func stageIndex(stages []string, name string) int32 {
 	return -1
 }
 
-// findAnyJob finds a job that the caller may read, live or ended, and returns its
-// number and the names of its stages.
+// findAnyJob finds a job that the caller may read, live or ended, and returns its number and the
+// names of its stages.
 func (c *core) findAnyJob(ctx context.Context, name string) (id uint64, stages []string, err error) {
 	c.view(func(f *facts.Facts) {
 		var j *facts.Job
@@ -175,8 +175,8 @@ func (s *historyService) ListPastSamples(ctx context.Context, req *connect.Reque
 	return connect.NewResponse(&droverv1.ListPastSamplesResponse{Samples: list}), nil
 }
 
-// addPastJobs adds past jobs that match a list of jobs and are not in the facts. The list has the known ones already, which
-// may have been forgotten since.
+// addPastJobs adds past jobs that match a list of jobs and are not in the facts. The list has the
+// known ones already, which may have been forgotten since.
 func (s *clientService) addPastJobs(ctx context.Context, q *droverv1.ListJobsRequest, limit int, known map[uint64]bool, res *droverv1.ListJobsResponse) error {
 	pq := past.JobQuery{Tenant: q.GetTenant(), NamePrefix: q.GetNamePrefix(), States: q.GetStates(), Limit: maxPastJobs, Visible: s.core.rights.visiblePast(ctx)}
 	if q.GetMine() {

@@ -16,7 +16,7 @@ import (
 type identity struct {
 	kind  identityKind
 	name  string      // "user/alice", "node/n1", "local"
-	scope *tokenScope // what a token leaves of the user's rights; nil without one
+	scope *tokenScope // the part of the user's rights that a token grants; nil without a token
 }
 
 type identityKind int
@@ -31,10 +31,11 @@ const (
 
 type identityKey struct{}
 
-// identify returns who makes a request to a listener, or why that is not known.
+// identify returns who makes a request to a listener, or an error if the caller is not
+// authenticated.
 type identify func(*http.Request) (identity, error)
 
-// authenticator tells who makes a request.
+// authenticator identifies the callers of requests.
 type authenticator struct {
 	tokens  *tokens
 	signIn  http.Handler // nil: there is no form
@@ -54,8 +55,8 @@ func newAuthenticator(c *core) *authenticator {
 	return a
 }
 
-// withIdentity adds the caller to the context of each request, and answers those
-// who did not prove who they are, before anything of a body is read.
+// withIdentity adds the caller to the context of each request. Unauthenticated callers are refused
+// before any part of the body is read.
 func (a *authenticator) withIdentity(of identify, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id, err := of(r)
@@ -94,14 +95,14 @@ func (a *authenticator) refuseStranger(w http.ResponseWriter, r *http.Request, e
 	http.Error(w, wire.FromError(toWireError(err)).Error(), status)
 }
 
-// isStranger reports whether a caller did not prove who they are. With another error
-// it is not known yet: this server may lack the token, or the provider does not answer.
+// isStranger reports whether err means that the caller is not authenticated. Other errors leave
+// that open: this server may lack the token, or the provider does not answer.
 func isStranger(err error) bool {
 	return err != nil && connect.CodeOf(toWireError(err)) == connect.CodeUnauthenticated
 }
 
-// reader names what a caller may read: a token may leave a part of its user's
-// rights.
+// reader returns a name for what a caller may read, since a token may grant only a part of its
+// user's rights.
 func (id identity) reader() string {
 	if id.scope == nil {
 		return id.name
@@ -109,21 +110,21 @@ func (id identity) reader() string {
 	return id.name + " by token " + id.scope.id
 }
 
-// isSignIn reports whether a request is about signing in or out, or for the look of
-// the form.
+// isSignIn reports whether a request is for signing in or out, or for a file that the sign-in form
+// is made of.
 func isSignIn(r *http.Request) bool {
 	return r.URL.Path == "/sign-in" || r.URL.Path == "/sign-out" || r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, "/static/")
 }
 
-// isPagePath reports whether a path is one of the web page: no call of the API, and
-// none of what programs read.
+// isPagePath reports whether a path belongs to the web page: it is neither a call of the API nor a
+// path that programs read.
 func isPagePath(path string) bool {
 	_, call := procedures[path]
 	return !call && !strings.HasPrefix(path, "/drover.") && path != "/metrics" && path != "/healthz" && path != pki.CRLPath
 }
 
-// localIdentity takes no tokens: what forwards a caller's token to the socket
-// would give him every right.
+// localIdentity accepts no tokens: a proxy that forwards a caller's token to the socket would give
+// that caller every right.
 func localIdentity(r *http.Request) (identity, error) {
 	if _, ok := bearer(r); ok {
 		return identity{}, unauthenticated("tokens are for the coordinator's TLS port: use an https:// address")

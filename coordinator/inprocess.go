@@ -9,9 +9,9 @@ import (
 	"sync"
 )
 
-// inProcess performs requests with a handler of this process, as if they had
-// come over the network: the same admission, checks and limits hold. Who calls,
-// and from where, is in the context of the request.
+// inProcess performs requests with a handler of this process, as if they had come over the network:
+// admission, checks and limits are the same. The request's context holds the caller and its
+// address.
 type inProcess struct {
 	handler http.Handler
 	log     *slog.Logger
@@ -19,8 +19,8 @@ type inProcess struct {
 
 type addressKey struct{}
 
-// withAddress adds the caller's network address to the context of each request, for the calls that next makes in this
-// process.
+// withAddress adds the caller's network address to the context of each request, for the calls that
+// next makes in this process.
 func withAddress(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), addressKey{}, r.RemoteAddr)))
@@ -88,5 +88,6 @@ func (w *pipeWriter) Write(p []byte) (int, error) {
 	return w.body.Write(p)
 }
 
-// Flush implements http.Flusher: what was written has been read.
+// Flush implements http.Flusher. It only has to send the header: the reader has already received
+// what was written.
 func (w *pipeWriter) Flush() { w.WriteHeader(http.StatusOK) }

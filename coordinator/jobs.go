@@ -22,8 +22,8 @@ const (
 	intentTimeout  = 2 * time.Minute  // of one try
 )
 
-// followJob starts what a job's state requires of the outside world. It is
-// called under the facts' lock and must not block.
+// followJob starts the intents that a job's state requires. It is called under the facts' lock and
+// must not block.
 func (l *leader) followJob(ctx context.Context, f *facts.Facts, j *facts.Job) {
 	if j.State == droverv1.JobState_JOB_STATE_COMMITTING {
 		request, id, out := commitRequest(f, j), j.ID, j.Output
@@ -74,7 +74,7 @@ type intents struct {
 	term uint64
 	wg   sync.WaitGroup
 
-	outputChecked map[uint64]bool // jobs from before a restore whose output was looked for; the loop's
+	outputChecked map[uint64]bool // jobs from before a restore whose output was checked; owned by the loop
 
 	mu   sync.Mutex
 	busy map[intent]bool
@@ -110,9 +110,9 @@ func (n *intents) commitResult(ctx context.Context, job uint64, output string, r
 	n.proposeOutcome(ctx, &droverv1.Entry{Body: &droverv1.Entry_JobEnded{JobEnded: end}})
 }
 
-// checkOutput looks, when a task of a job from before a restore is placed, whether the job had published its result.
-// Not earlier: a node may still report how an attempt has ended, with which the job succeeds. It is called under the facts'
-// lock and must not block.
+// checkOutput checks whether a job from before a restore has already published its result. It is
+// called when a task of the job is placed, and no earlier: until then a node may report the end of
+// an attempt with which the job succeeds. It is called under the facts' lock and must not block.
 func (n *intents) checkOutput(ctx context.Context, f *facts.Facts, c *facts.Change) {
 	j, a := f.Job(c.Key.Job), f.Attempt(c.Key)
 	if j == nil || a == nil || j.Output == "" || n.outputChecked[j.ID] || !facts.RestoresOf(f).IsOlder(j.ID) || a.Suspension.Unknown {
@@ -123,11 +123,12 @@ func (n *intents) checkOutput(ctx context.Context, f *facts.Facts, c *facts.Chan
 	n.start(intent{id, intentCheck}, func() { n.stopIfPublished(ctx, id, out, temporary, user, node) })
 }
 
-// publishedText fits into the reason of a stop.
+// publishedText is the reason of the stop, in the middle of a sentence.
 const publishedText = "its output is there and the folder of its unfinished output is not: it ended before the coordinator was restored from an archive of an earlier time. Use the output, or remove it and submit the job again"
 
-// stopIfPublished stops a job if something is at its output path and its temporary folder is gone, as after its result was
-// published: none of its attempts could write its output. One node is asked for both. If it cannot tell, the job goes on.
+// stopIfPublished stops a job if something is at its output path and its temporary folder is gone,
+// which is the state after a publication: no attempt of it could write its output. One node checks
+// both. If the check fails, the job continues.
 func (n *intents) stopIfPublished(ctx context.Context, job uint64, output, temporary, user string, node int32) {
 	check := func(path, temporary string) error {
 		tctx, cancel := context.WithTimeout(ctx, intentTimeout)
@@ -143,9 +144,8 @@ func (n *intents) stopIfPublished(ctx context.Context, job uint64, output, tempo
 	n.proposeOutcome(ctx, &droverv1.Entry{Body: &droverv1.Entry_JobStop{JobStop: stop}})
 }
 
-// cleanOutput removes a job's temporary folder through a node. If that fails
-// permanently the folder remains, which is logged, and the output path is freed
-// nevertheless.
+// cleanOutput removes a job's temporary folder through a node. If that fails permanently, the
+// folder remains, an error is logged, and the output path is free nevertheless.
 func (n *intents) cleanOutput(ctx context.Context, job uint64, output string, request *droverv1.NodeRequest) {
 	if err := n.requestWithRetry(ctx, output, request); err != nil && ctx.Err() == nil {
 		n.c.log.Warn("cannot remove a job's temporary folder", "job", job, "path", request.GetDeletePath().GetPath(), "err", err)
@@ -153,9 +153,10 @@ func (n *intents) cleanOutput(ctx context.Context, job uint64, output string, re
 	n.proposeOutcome(ctx, &droverv1.Entry{Body: &droverv1.Entry_JobCleaned{JobCleaned: &droverv1.JobCleanedFact{Job: job}}})
 }
 
-// proposeOutcome proposes the outcome of an intent until it is in the log or the term ends: then the next leader
-// executes the intent again. Nobody else would, so an overload or a slow disk must not lose the outcome. The log
-// refuses it in another term, whose leader has begun anew.
+// proposeOutcome proposes the outcome of an intent until it is in the log or the term ends. The
+// next leader then executes the intent again. Nothing else would propose the outcome, so an
+// overload or a slow disk must not lose it. The log refuses it in a later term, whose leader has
+// started the intent anew.
 func (n *intents) proposeOutcome(ctx context.Context, e *droverv1.Entry) {
 	for pause := intentPause; ctx.Err() == nil; pause = min(2*pause, maxIntentPause) {
 		next := proto.CloneOf(e) // Propose takes it
@@ -171,8 +172,9 @@ func (n *intents) proposeOutcome(ctx context.Context, e *droverv1.Entry) {
 	}
 }
 
-// requestWithRetry has a node perform a request. It tries again while the node or the file system is unavailable, at most
-// maxIntentTries times. A request that is not sent, since too many are pending, is no try: it says nothing about the job.
+// requestWithRetry has a node perform a request. While the node or the file system is unavailable
+// it tries again, at most maxIntentTries times. A request that was not sent because too many are
+// pending does not count as a try: it says nothing about the job.
 func (n *intents) requestWithRetry(ctx context.Context, output string, request *droverv1.NodeRequest) error {
 	pause := intentPause
 	for tries := 0; ; {

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// leadership is the term in which this server leads, if it does. What may happen
-// only under a leader (loop, calls, streams) runs in the context of its term.
+// leadership is the term in which this server leads, if it does. Everything that only a leader may
+// do (loop, calls, streams) runs in the context of its term.
 type leadership struct {
 	mu    sync.Mutex
 	term  uint64 // 0 while another server leads
@@ -16,7 +16,7 @@ type leadership struct {
 
 func newLeadership() *leadership { return &leadership{begun: make(chan struct{})} }
 
-// begin begins a term, after everything of earlier terms is applied.
+// begin begins a term. Everything of earlier terms must have been applied.
 func (l *leadership) begin(term uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,8 +63,8 @@ func withTerm(ctx context.Context, term uint64) context.Context {
 	return context.WithValue(ctx, termKey{}, term)
 }
 
-// termOf returns the term in which a call was admitted. It is what nodes are
-// told: the log's own term may be that of another leader already.
+// termOf returns the term in which a call was admitted. Nodes are sent this term, and not the
+// log's, which may already be that of another leader.
 func termOf(ctx context.Context) uint64 {
 	t, _ := ctx.Value(termKey{}).(uint64)
 	return t

@@ -48,8 +48,8 @@ func (s *clientService) SetLevel(ctx context.Context, req *connect.Request[drove
 	return connect.NewResponse(&droverv1.SetLevelResponse{Key: act.GetKey(), From: from}), nil
 }
 
-// levelCure returns what the user can do about a level that was refused for the sake of the attempt's node, with a colon
-// before it, "" if the reason says all.
+// levelCure returns what the user can do about a level that was refused because of the attempt's
+// node, after a colon; "" if the reason is enough.
 func levelCure(f *facts.Facts, act *droverv1.ActionFact, why string) string {
 	a := f.Attempt(facts.KeyOf(act.GetKey()))
 	if a == nil || f.Node(a.Node) == nil {

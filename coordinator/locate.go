@@ -23,7 +23,7 @@ type located struct {
 	hosts  *jobHosts
 }
 
-// inputLocator asks nodes where the blocks of inputs are.
+// inputLocator has nodes look up where the blocks of inputs are.
 type inputLocator struct {
 	dispatcher *dispatcher
 	locations  *locationCache
@@ -33,7 +33,7 @@ type inputLocator struct {
 	log        *slog.Logger
 }
 
-// maxLocateTries is how often an input is located whose files change meanwhile.
+// maxLocateTries is how often an input is located if its files change during the lookup.
 const maxLocateTries = 3
 
 // locateInput looks up the blocks of in through nodes and makes splits of them.
@@ -51,12 +51,12 @@ func (l *inputLocator) locateInput(ctx context.Context, in *jobspec.Input, user 
 	return planSplits(blocks, in.CombineBytes)
 }
 
-// locatedPage is which blocks of an input are looked up.
+// locatedPage identifies the blocks that one request looks up.
 type locatedPage struct {
 	in      *jobspec.Input
 	user    string
 	from    int32  // block, counted over all files
-	listing uint64 // LocateResponse.listing of the first page, 0 for any: other nodes may list other files
+	listing uint64 // LocateResponse.listing of the first page, 0 for any: another node may list other files
 	refresh bool
 }
 
@@ -83,8 +83,8 @@ func (l *inputLocator) locateBlocks(ctx context.Context, in *jobspec.Input, user
 	return blocks, checkBlocks(blocks)
 }
 
-// checkBlocks refuses blocks that no file has, and an input that is too long to be counted, as a sparse file can
-// be: the splits become facts, and the scheduler's state refuses such ones.
+// checkBlocks refuses blocks that no file can have, and an input whose length overflows, for
+// example of sparse files: the splits become facts, and State would refuse them.
 func checkBlocks(blocks []*droverv1.FileBlock) error {
 	left := int64(scheduler.MaxAmount)
 	for _, b := range blocks {
@@ -140,7 +140,7 @@ func (l *inputLocator) locatePage(ctx context.Context, p locatedPage, progress f
 	}
 }
 
-// planSplits makes splits of blocks and records their hosts.
+// planSplits makes splits of blocks and remembers their hosts.
 func planSplits(blocks []*droverv1.FileBlock, combine int64) (*located, error) {
 	length := map[string]int64{}
 	for _, b := range blocks {
@@ -219,8 +219,8 @@ func (l *inputLocator) relocateStale(ctx context.Context) error {
 	}
 }
 
-// relocateJob looks up the input of one job. If the files have changed since
-// submission, the cached locations remain; the tasks will detect the change.
+// relocateJob looks up the input of one job. If the files have changed since submission, the cached
+// locations remain: the tasks will detect the change.
 func (l *inputLocator) relocateJob(ctx context.Context, id uint64) {
 	var in *jobspec.Input
 	var user string

@@ -85,15 +85,15 @@ func (c *locationCache) resolve(f *facts.Facts, job uint64) []splitNodes {
 	return h.nodes(f)
 }
 
-// resolveForLeader is resolve for the projection of the leader, which alone sees
-// to it that each job is located.
+// resolveForLeader is resolve for the leader's projection. Only the leader has missing locations
+// looked up.
 func (c *locationCache) resolveForLeader(f *facts.Facts, job uint64) []splitNodes {
 	c.adoptOrRequest(f, job)
 	return c.resolve(f, job)
 }
 
-// adoptOrRequest makes the locations that are pending under a job's token those of
-// the job. It marks the job stale if there are none either.
+// adoptOrRequest moves the locations that are pending under a job's token to the job. If there are
+// none, it marks the job stale, so that they are looked up.
 func (c *locationCache) adoptOrRequest(f *facts.Facts, job uint64) {
 	j := f.Job(job)
 	if j == nil || j.MapStage() < 0 {
@@ -114,8 +114,8 @@ func (c *locationCache) adoptOrRequest(f *facts.Facts, job uint64) {
 	c.pendingTokens = slices.DeleteFunc(c.pendingTokens, func(t string) bool { return t == j.Token })
 }
 
-// splitNodes is where a split is located: the nodes that store some of it, most
-// first, and the bytes on each, or nil if each stores all of it.
+// splitNodes is the location of a split: the nodes that store some of it, the fullest first, and
+// the bytes on each, or nil if each stores all of it.
 type splitNodes struct {
 	nodes []scheduler.NodeID
 	local []int64
@@ -134,8 +134,8 @@ func (h *jobHosts) nodes(f *facts.Facts) []splitNodes {
 	return out
 }
 
-// onNodes returns where a split is located. A node with two DataNodes counts
-// with the fuller one: of two replicas of a block it reads one.
+// onNodes returns the location of a split as nodes. A node with two DataNodes counts with the
+// fuller one, because a task reads only one of two replicas of a block.
 func (s *splitHosts) onNodes(book addressBook) (out splitNodes) {
 	for k, host := range s.hosts {
 		n, ok := book.find(host)
@@ -196,8 +196,8 @@ func (c *locationCache) takeStale() []uint64 {
 	return out
 }
 
-// store stores where a job's input was found, unless the job is forgotten: then nothing would drop it. It is called under
-// the facts' lock.
+// store stores where a job's input was found, unless the job is forgotten: nothing would drop its
+// locations. It is called under the facts' lock.
 func (c *locationCache) store(f *facts.Facts, job uint64, h *jobHosts, now time.Time) {
 	if f.Job(job) == nil {
 		return
@@ -233,8 +233,8 @@ func (c *locationCache) drop(job uint64) {
 	delete(c.stale, job)
 }
 
-// dropForgotten drops the jobs that the facts do not have any more, where no change says which those are. It is called
-// under the facts' lock.
+// dropForgotten drops the locations of jobs that are no longer in the facts. It is for a reset of
+// the journal, which names no forgotten jobs. It is called under the facts' lock.
 func (c *locationCache) dropForgotten(f *facts.Facts) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

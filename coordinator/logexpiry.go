@@ -6,16 +6,16 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 )
 
-// logExpiry is the time at which nodes may remove the logs of an ended job.
+// logExpiry is when nodes may remove the logs of an ended job.
 type logExpiry struct {
 	at  time.Time
 	job uint64
 }
 
-// logExpiries is when the logs of ended jobs expire. The leader's loop owns it.
+// logExpiries are the times at which the logs of ended jobs expire. The leader's loop owns it.
 type logExpiries struct {
 	due       []logExpiry
-	scheduled map[uint64]bool // ended jobs that are, or were, in due: the others' logs are kept until they are gathered
+	scheduled map[uint64]bool // ended jobs that are or were in due; the logs of other ended jobs are kept until they are gathered
 }
 
 // schedule schedules the removal of an ended job's logs, once.
@@ -26,8 +26,8 @@ func (e *logExpiries) schedule(j *facts.Job, keep time.Duration) {
 	}
 }
 
-// expire updates the wanted sets for jobs whose logs have expired, and returns when the next ones expire, zero for never.
-// O(ended jobs whose logs are kept).
+// expire updates the wanted sets for jobs whose logs have expired, and returns when the next ones
+// expire, zero for never. O(ended jobs whose logs are kept).
 func (e *logExpiries) expire(c *core) (next time.Time) {
 	now, keep := c.now(), e.due[:0]
 	for _, x := range e.due {

@@ -16,10 +16,11 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// Maintenance windows are facts; that one has begun, or has ended, is one too, which the leader
-// proposes at its time. The schedulers know the windows ahead (scheduler.Window).
+// The beginning and the end of a maintenance window are facts too, which the leader proposes at
+// their times. Schedulers know the windows in advance (scheduler.Window).
 
-// maintenance is when the next window of each node that has one begins or ends, Unix ns.
+// maintenance holds, for each node with a window, when the window begins, or ends if it has begun,
+// Unix ns.
 type maintenance map[int32]int64
 
 // track follows a change of a node.
@@ -38,8 +39,8 @@ func nextMaintenance(w *facts.MaintenanceWindow) (int64, droverv1.MaintenanceCha
 	return w.From, droverv1.MaintenanceChange_MAINTENANCE_CHANGE_BEGUN
 }
 
-// propose proposes the windows that have begun or ended. It returns when the next one is due, zero for
-// none.
+// propose proposes the begin or end of the windows that are due. It returns when the next one is
+// due, zero for none.
 func (m maintenance) propose(ctx context.Context, p proposer) (next time.Time, err error) {
 	now := p.c.now()
 	var entries []*droverv1.Entry
@@ -71,8 +72,8 @@ func (m maintenance) propose(ctx context.Context, p proposer) (next time.Time, e
 	return next, nil
 }
 
-// nodeWindows returns the times in which the schedulers know that a node is away. Of a drain with a
-// deadline they know that it does not come back.
+// nodeWindows returns when a node will be away, for the schedulers. A drain with a deadline is a
+// window without an end.
 func nodeWindows(n *facts.Node) (out []scheduler.Window) {
 	drained := n.IsDrained() && n.DrainDeadline > 0
 	for _, w := range n.Maintenance {
@@ -94,7 +95,7 @@ func maintenanceProto(n *facts.Node) (out []*droverv1.MaintenanceWindow) {
 	return out
 }
 
-// MaintainNode orders or cancels a time in which a node will be away.
+// MaintainNode creates or cancels a maintenance window of a node.
 func (s *clientService) MaintainNode(ctx context.Context, req *connect.Request[droverv1.MaintainNodeRequest]) (*connect.Response[droverv1.MaintainNodeResponse], error) {
 	if err := s.core.rights.needOperator(ctx, "order maintenance"); err != nil {
 		return nil, err

@@ -35,7 +35,7 @@ func checkPeer(id, address string) error {
 	return nil
 }
 
-// needPeers refuses changes of the servers where there can be but one.
+// needPeers returns an error if this coordinator is configured to stay alone.
 func (s *operatorService) needPeers() error {
 	if s.core.peers == nil {
 		return fault.New(fault.Unsupported, "this coordinator is alone: start it with -peer-listen, and others with -join, for a cluster")
@@ -43,8 +43,7 @@ func (s *operatorService) needPeers() error {
 	return nil
 }
 
-// ListServers returns the servers of the replicated log, and what each of them
-// says of itself.
+// ListServers returns the servers of the replicated log, each with what it reports about itself.
 func (s *operatorService) ListServers(ctx context.Context, _ *connect.Request[droverv1.ListServersRequest]) (*connect.Response[droverv1.ListServersResponse], error) {
 	if err := s.core.rights.needOperator(ctx, "list the servers"); err != nil {
 		return nil, err
@@ -113,9 +112,9 @@ func (s *operatorService) AddServer(ctx context.Context, req *connect.Request[dr
 	return connect.NewResponse(&droverv1.AddServerResponse{}), nil
 }
 
-// RemoveServer takes a server out of the cluster, if a majority of those that
-// remain answers. A leader that is to go has another one lead first, which is then
-// asked.
+// RemoveServer removes a server from the cluster, if a majority of the remaining servers answers. A
+// leader that is to be removed first transfers the leadership; the caller then has the new leader
+// remove it.
 func (s *operatorService) RemoveServer(ctx context.Context, req *connect.Request[droverv1.RemoveServerRequest]) (*connect.Response[droverv1.RemoveServerResponse], error) {
 	if err := s.core.rights.needOperator(ctx, "remove servers"); err != nil {
 		return nil, err
@@ -129,7 +128,7 @@ func (s *operatorService) RemoveServer(ctx context.Context, req *connect.Request
 		return nil, err
 	}
 	i := slices.IndexFunc(list, func(x raft.Server) bool { return string(x.ID) == id })
-	if i < 0 { // removed before: the caller may have missed the answer
+	if i < 0 { // already removed: the caller may have missed the response
 		return connect.NewResponse(&droverv1.RemoveServerResponse{}), nil
 	}
 	if err := majorityWithout(id, s.core.peers.describeAll(ctx, list)); err != nil {
@@ -147,8 +146,7 @@ func (s *operatorService) RemoveServer(ctx context.Context, req *connect.Request
 	return connect.NewResponse(&droverv1.RemoveServerResponse{}), nil
 }
 
-// majorityWithout returns an error if the servers without one would not be able
-// to decide.
+// majorityWithout returns an error if the cluster would have no majority without one server.
 func majorityWithout(id string, all []described) error {
 	voters, answer := 0, 0
 	for _, d := range all {
@@ -164,7 +162,7 @@ func majorityWithout(id string, all []described) error {
 	return nil
 }
 
-// TransferLeadership has another server lead.
+// TransferLeadership makes another server the leader.
 func (s *operatorService) TransferLeadership(ctx context.Context, req *connect.Request[droverv1.TransferLeadershipRequest]) (*connect.Response[droverv1.TransferLeadershipResponse], error) {
 	if err := s.core.rights.needOperator(ctx, "choose the leader"); err != nil {
 		return nil, err
@@ -195,8 +193,8 @@ func (s *operatorService) TransferLeadership(ctx context.Context, req *connect.R
 	return connect.NewResponse(&droverv1.TransferLeadershipResponse{Leader: leader}), nil
 }
 
-// transfer has another server lead, and returns which one does. This call ends
-// with the term of this server, so it waits apart from it.
+// transfer makes another server the leader, and returns which one it is. It ignores the call's
+// context, which ends with the term of this server.
 func (s *operatorService) transfer(_ context.Context, to replica.Peer) (string, error) {
 	ctx, cancel := context.WithTimeout(s.core.peers.background, transferLimit)
 	defer cancel()

@@ -31,11 +31,10 @@ type metrics struct {
 	totals schedulerCounts
 }
 
-// schedulerTotals count since the start of the program.
+// schedulerTotals are counts since the start of the program.
 type schedulerTotals struct{ cycles, nanos, actions, dropped int64 }
 
-// schedulerCounts are schedulerTotals that are being counted, and the longest
-// cycle since the last sample.
+// schedulerCounts are the schedulerTotals so far, and the longest cycle since the last sample.
 type schedulerCounts struct{ cycles, nanos, actions, dropped, longest atomic.Int64 }
 
 func (c *schedulerCounts) read() schedulerTotals {

@@ -53,13 +53,14 @@ func requireNode(ctx context.Context, name string) error {
 	}
 }
 
-// nodeClaims are the names of the nodes that are being registered.
+// nodeClaims are the names of the nodes whose registrations are in progress.
 type nodeClaims struct {
 	mu    sync.Mutex
 	names map[string]bool
 }
 
-// claim refuses a registration of a node while an earlier one of its name is on its way into the log.
+// claim returns an error while an earlier registration of the same name is being written to the
+// log.
 func (c *nodeClaims) claim(name string) (leave func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,8 +75,8 @@ func (c *nodeClaims) claim(name string) (leave func(), err error) {
 	}, nil
 }
 
-// session returns the node of a report or watch; again reports that it must
-// register again, because it was lost or has another epoch.
+// session returns the node that sends a report or watches. again is set if the node must register
+// again, because it was lost or has another epoch.
 func (s *nodeService) session(ctx context.Context, id int32, epoch uint64) (n *facts.Node, again bool, err error) {
 	s.core.view(func(f *facts.Facts) { n = f.Node(id) })
 	if n == nil {
@@ -87,7 +88,8 @@ func (s *nodeService) session(ctx context.Context, id int32, epoch uint64) (n *f
 	return n, !n.Up || n.Epoch != epoch, nil
 }
 
-// checkNodeAddress refuses an address at which other machines would reach themselves, and not the node.
+// checkNodeAddress refuses an address by which other machines would reach themselves instead of the
+// node, such as localhost.
 func checkNodeAddress(address string) error {
 	if strings.HasPrefix(address, unixhttp.Scheme) {
 		return fault.New(fault.Invalid, "its address is %q: other machines would call a socket of their own, with their own rights", clipText(address, 128))
@@ -147,8 +149,9 @@ func (s *nodeService) Register(ctx context.Context, req *connect.Request[droverv
 		ReportIntervalMs: s.core.cfg.ReportInterval.Milliseconds(), Cluster: cluster, ClusterEpoch: clusterEpoch, Protocol: version.Protocol}), nil
 }
 
-// assignEpoch returns the number and the epoch of a node that registers and knows an epoch, and has them in the log. It is
-// not called twice at once for one name: what it finds in the facts holds until its entry is applied.
+// assignEpoch returns the number and epoch of a node that registers and knows an epoch, after they
+// are in the log. It must not run twice at once for one name: what it reads in the facts must hold
+// until its entry is applied.
 func (s *nodeService) assignEpoch(ctx context.Context, info *droverv1.NodeInfo, known uint64) (id int32, epoch uint64, err error) {
 	var n *facts.Node
 	var same bool
@@ -171,8 +174,9 @@ func (s *nodeService) assignEpoch(ctx context.Context, info *droverv1.NodeInfo, 
 		s.core.log.Warn("a node that is up registers anew, and loses its tasks: its data folder is another one, or two daemons have its name",
 			"node", info.GetName(), "address", info.GetAddress(), "address_before", n.Info.GetAddress())
 	}
-	// The term has the entry refused where another leader has registered nodes since. A caller who is gone does not end
-	// the wait: the next call, perhaps of the same registration, is to find the outcome.
+	// With the term, the entry is refused if another leader has registered nodes since. The wait
+	// continues when the caller is gone: the next call, perhaps a retry of this registration, must
+	// find the outcome.
 	e := &droverv1.Entry{Term: termOf(ctx), Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Epoch: known, Info: info}}}
 	res, err := s.core.propose(context.WithoutCancel(ctx), info.GetName(), e)
 	if errors.Is(res.Err, fault.Conflict) {
@@ -185,10 +189,11 @@ func (s *nodeService) assignEpoch(ctx context.Context, info *droverv1.NodeInfo, 
 	return res.Node, res.Epoch, nil
 }
 
-// checkDaemon refuses the name of a node that is up to the daemon of another data folder. It may be on another machine, and
-// what the node runs goes on there: it would be lost, and begin elsewhere, an exclusive task too. Once the node's lease
-// has ended nothing of it runs that must not. Releases that have no ids are believed. The error says which epoch the node is in:
-// what the daemon has of an earlier one was lost.
+// checkDaemon refuses the name of a node that is up to a daemon with another data folder. That
+// daemon may be on another machine, while the node's tasks continue: registering it would lose
+// them, and start them elsewhere, exclusive tasks too. Once the node's lease has ended, nothing
+// exclusive runs on it any more. Daemons of releases without ids are always accepted. The error
+// contains the node's epoch: everything that the daemon has of an earlier epoch was lost.
 func (s *nodeService) checkDaemon(n *facts.Node, info *droverv1.NodeInfo) error {
 	if n == nil || !n.Up || n.Info.GetDaemonId() == "" || info.GetDaemonId() == "" || n.Info.GetDaemonId() == info.GetDaemonId() {
 		return nil
@@ -317,8 +322,8 @@ func (s *nodeService) proposeReports(ctx context.Context, n *facts.Node, r *drov
 	return nil
 }
 
-// changesFacts reports whether a report may change the facts; Apply checks it
-// again. Most reports of running attempts do not.
+// changesFacts reports whether a report may change the facts; Apply checks again. Most reports of
+// running attempts do not.
 func changesFacts(f *facts.Facts, n *facts.Node, seen *droverv1.SeenAttempt) bool {
 	k := facts.KeyOf(seen.GetKey())
 	a := f.Attempt(k)
@@ -336,16 +341,18 @@ func changesFacts(f *facts.Facts, n *facts.Node, seen *droverv1.SeenAttempt) boo
 	}
 }
 
-// reportsLevel reports whether an attempt that runs reached another level than the facts have, or cannot reach its target.
+// reportsLevel reports whether a running attempt has reached another level than in the facts, or
+// cannot reach its target.
 func reportsLevel(a *facts.Attempt, seen *droverv1.SeenAttempt) bool {
 	l := seen.GetLevel()
 	return l != 0 && (l != a.Level || a.Target != 0 && seen.GetTargetRefused() == a.Target) && seen.GetPhase() == droverv1.Phase_PHASE_RUNNING
 }
 
-// oneChange returns a report that may change the facts, without the lost outputs if the attempt's level changes too.
-// Apply looks at the outputs first, which can fail the job and stop the attempt, and then confirms the level of the
-// attempt as it was before: it would be live again in a job that has ended, and nothing would stop it. The node
-// reports its lost outputs again, when the level is a fact.
+// oneChange returns a report that may change the facts, without the lost outputs if the attempt's
+// level changes too. Apply handles the lost outputs first, which can fail the job and stop the
+// attempt, and then confirms the level of the attempt as it was before: the attempt would be live
+// again in a job that has ended, and nothing would stop it. Once the level is a fact, the node
+// reports its lost outputs again.
 func oneChange(f *facts.Facts, seen *droverv1.SeenAttempt) *droverv1.SeenAttempt {
 	if a := f.Attempt(facts.KeyOf(seen.GetKey())); len(seen.GetLostOutputs()) == 0 || !reportsLevel(a, seen) {
 		return seen
@@ -355,14 +362,14 @@ func oneChange(f *facts.Facts, seen *droverv1.SeenAttempt) *droverv1.SeenAttempt
 	return level
 }
 
-// reportsLostOutputs reports whether a reduce task misses outputs that count.
+// reportsLostOutputs reports whether a reduce task misses map outputs that the facts have.
 func reportsLostOutputs(f *facts.Facts, k facts.Key, seen *droverv1.SeenAttempt) bool {
 	j := f.Job(k.Job)
 	return slices.ContainsFunc(seen.GetLostOutputs(), func(o *droverv1.MapOutput) bool { return j.MapOutput(o) != nil })
 }
 
-// sanitizeReport truncates or drops what exceeds the limits or is invalid,
-// before it becomes a fact.
+// sanitizeReport truncates or drops what is invalid or exceeds the limits, before a report becomes
+// a fact.
 func sanitizeReport(a *droverv1.SeenAttempt) {
 	a.Elsewhere = false // it is the coordinator's to say
 	a.Message = clipText(plain.Clean(a.GetMessage()), maxLine)

@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// maxPeerAddresses bounds the peer addresses whose URL is remembered.
+// maxPeerAddresses is the number of peer addresses whose API URL is remembered.
 const maxPeerAddresses = 100
 
-// noLeader is why nobody leads.
+// noLeader is the cached reason why nobody leads.
 type noLeader struct {
 	text     string
 	possible bool // enough coordinators answer to elect one
 }
 
-// whyNoLeader says which servers answer, and what to do where too few of them do to elect
-// a leader; otherwise it reports that an election is possible.
+// whyNoLeader returns which servers answer and, if they are too few to elect a leader, what to do.
+// possible is set if they are enough.
 func (p *peers) whyNoLeader(ctx context.Context) (text string, possible bool) {
 	p.mu.Lock()
 	why, at := p.why, p.whyAt

@@ -7,16 +7,16 @@ import (
 	"github.com/drover-run/drover/scheduler/obstacle"
 )
 
-// Limits of what is looked at to find what stops waiting tasks.
+// Limits of the search for what delays waiting tasks.
 const (
 	maxObstructed        = 200     // stages
 	maxObstructedDemands = 16      // different demands among them
 	maxObstacleAttempts  = 100_000 // attempts and reservations, for one demand
 )
 
-// findObstacles returns what would have to give way for one task of each ready stage
-// with pending tasks to start now, on a state that nobody else changes. Its work is
-// bounded by the limits above.
+// findObstacles returns, for each ready stage with pending tasks, what would have to give way for
+// one of its tasks to start now. Nobody else may change s meanwhile. The limits above bound its
+// work.
 func findObstacles(s *scheduler.State, now scheduler.Time) map[scheduler.StageID]obstacle.Set {
 	type demandKey struct {
 		demand  scheduler.Resources
@@ -55,15 +55,15 @@ func findObstacles(s *scheduler.State, now scheduler.Time) map[scheduler.StageID
 	return out
 }
 
-// lastObstacles returns what was found with the last expected starts.
+// lastObstacles returns the obstacles that were found together with the last expected starts.
 func (q *quoter) lastObstacles() map[scheduler.StageID]obstacle.Set {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.obstacles
 }
 
-// addObstacles adds to a stage that waits what would have to give way. Nothing is
-// added if a part of that is gone since.
+// addObstacles adds to a waiting stage what would have to give way. It adds nothing if a part of
+// that no longer exists.
 func (b *scheduleBuilder) addObstacles(f *facts.Facts, out *droverv1.ScheduleWaiting) {
 	set := b.core.quoter.lastObstacles()[stageID(out.GetJob(), out.GetStage())]
 	var list []*droverv1.ScheduleObstacle

@@ -66,7 +66,7 @@ func (s *operatorService) SaveSnapshot(ctx context.Context, req *connect.Request
 	return w.Close()
 }
 
-// describe returns what the manifest says of the cluster.
+// describe returns the manifest's description of the cluster.
 func (s *operatorService) describe(all bool) backup.Manifest {
 	m := backup.Manifest{Program: version.Version, SavedAt: s.core.now().UTC(), AllFiles: all}
 	s.core.view(func(f *facts.Facts) {
@@ -76,7 +76,8 @@ func (s *operatorService) describe(all bool) backup.Manifest {
 	return m
 }
 
-// saveFacts encodes the facts to a file first, since an archive needs its size.
+// saveFacts encodes the facts to a temporary file first, because an archive needs the size in
+// advance.
 func (s *operatorService) saveFacts(w *backup.Writer, snapshot *facts.Snapshot) error {
 	f, err := os.CreateTemp(s.core.cfg.Dir, "saving-*")
 	if err != nil {
@@ -115,7 +116,7 @@ func (s *operatorService) saveHistory(w *backup.Writer) error {
 	return nil
 }
 
-// saveFile calls add with a file and its size now; it may grow meanwhile.
+// saveFile calls add with a file and its present size; the file may grow meanwhile.
 func saveFile(path string, add func(int64, io.Reader) error) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -128,8 +129,8 @@ func saveFile(path string, add func(int64, io.Reader) error) error {
 	return errors.Join(err, f.Close())
 }
 
-// saveBlob adds an uploaded file, or says in the archive that no whole copy is here. All of it is read before it is added:
-// an archive with a damaged file would be damaged.
+// saveBlob adds an uploaded file, or a note that no whole copy is here. It reads the whole file
+// before adding it, because a damaged file would make the archive damaged.
 func (s *operatorService) saveBlob(ctx context.Context, w *backup.Writer, digest string) error {
 	if err := s.core.peers.keeper().ensure(ctx, digest); err != nil {
 		s.core.log.Warn("cannot fetch a file for the archive", "digest", digest, "err", err)
@@ -157,12 +158,13 @@ func (s *operatorService) saveBlob(ctx context.Context, w *backup.Writer, digest
 	return errors.Join(err, f.Close())
 }
 
-// checkBlob reads an uploaded file; one that is damaged is moved aside (see blobs.Store.Send).
+// checkBlob reads an uploaded file to its end; a damaged file is moved aside (see
+// blobs.Store.Send).
 func (s *operatorService) checkBlob(ctx context.Context, digest string) error {
 	return s.core.blobs.Send(digest, 0, make([]byte, blobChunk), func([]byte) error { return ctx.Err() })
 }
 
-// chunkWriter sends what is written to it.
+// chunkWriter sends the data written to it as messages of a stream.
 type chunkWriter struct {
 	ctx    context.Context
 	stream *connect.ServerStream[droverv1.SaveSnapshotResponse]

@@ -13,7 +13,7 @@ import (
 
 func timeMS(d jobspec.Duration) int64 { return time.Duration(d).Milliseconds() }
 
-// cleanURI returns a valid URI with its path in the one spelling by which an output is reserved: hdfs:///a/b for
+// cleanURI returns a valid URI in the spelling under which outputs are reserved: hdfs:///a/b for
 // hdfs:///a//b and hdfs:///a/./b/.
 func cleanURI(uri string) string {
 	scheme, rest, _ := strings.Cut(uri, "://")

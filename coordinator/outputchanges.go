@@ -2,18 +2,19 @@ package coordinator
 
 import "github.com/drover-run/drover/coordinator/facts"
 
-// missingMapsDivisor is how much smaller the number of missing map outputs must have become before live
-// reduces are told of the new ones: each time they get all outputs, which may be a megabyte.
+// missingMapsDivisor limits how often live reduces are told of new map outputs: the number of
+// missing outputs must have shrunk by this factor. Each update contains all outputs, which may be a
+// megabyte.
 const missingMapsDivisor = 4
 
-// outputChanges is what the leader has told live reduces of the outputs of their jobs' maps.
+// outputChanges is what the leader has told live reduces about the map outputs of their jobs.
 type outputChanges struct {
 	dirty   map[uint64]bool  // jobs of which outputs came or were lost
-	missing map[uint64]int32 // outputs that live reduces were last told to be missing, by job
+	missing map[uint64]int32 // outputs that live reduces still lacked at the last update, by job
 }
 
-// tellReduces updates the live reduce attempts of jobs whose map outputs changed: if one was lost, if
-// all are there, and a few times before. O(active attempts of those jobs).
+// tellReduces updates the live reduce attempts of jobs whose map outputs changed: when an output
+// was lost, when all are complete, and a few times in between. O(active attempts of those jobs).
 func (o outputChanges) tellReduces(f *facts.Facts, w *wantedSets) {
 	for id := range o.dirty {
 		j := f.Job(id)

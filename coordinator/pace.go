@@ -11,12 +11,12 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// bodyPace is how fast a request must arrive, and a response be read (package stall). Zero
-// values take the defaults given here.
+// bodyPace is how fast a request must arrive, and its response be read (package stall). Zero values
+// take the defaults given here.
 type bodyPace struct {
 	Stall time.Duration // longest pause between two parts; 20 s
 	Grace time.Duration // before the rate below counts; 30 s
-	Rate  int64         // bytes per second that a request must reach on average; 16 KiB
+	Rate  int64         // bytes per second that a request must arrive at on average; 16 KiB
 }
 
 func (p *bodyPace) setDefaults() {
@@ -51,7 +51,7 @@ func newPacedBody(b io.ReadCloser, ctl *http.ResponseController, p bodyPace) *pa
 	return &pacedBody{ReadCloser: b, ctl: ctl, pace: p, start: time.Now(), paced: true}
 }
 
-// Read implements io.Reader. Its errors have the class that the caller is told.
+// Read implements io.Reader. Its errors have the class that the caller is to see.
 func (b *pacedBody) Read(p []byte) (int, error) {
 	b.extendDeadline()
 	n, err := b.ReadCloser.Read(p)
@@ -66,7 +66,7 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return n, toWireError(fault.New(fault.Unavailable, "the request stalled: %d bytes of its body came within %s, and no more: send it again",
 			b.received, time.Since(b.start).Round(time.Millisecond)))
-	case err != nil: // also the end: what is not read any more has no limit
+	case err != nil: // the end of the body too: nothing more is read, so there is no limit
 		b.endPace()
 	}
 	return n, err
@@ -106,7 +106,7 @@ func (b *pacedBody) extendDeadline() {
 	_ = b.ctl.SetReadDeadline(d) // unsupported only by test doubles of http.ResponseWriter
 }
 
-// setDeadline bounds what remains to be read of a refused request.
+// setDeadline bounds the time to read the rest of a refused request.
 func (b *pacedBody) setDeadline(in time.Duration) {
 	_ = b.ctl.SetReadDeadline(time.Now().Add(in)) // see extendDeadline
 }

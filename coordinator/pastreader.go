@@ -13,16 +13,16 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-// pastReader reads ended jobs from the history as the API shows present ones.
+// pastReader reads ended jobs from the history, in the form that the API has for live jobs.
 type pastReader struct {
 	store  *past.Store
 	view   func(func(*facts.Facts))
 	rights *authorizer
 }
 
-// find finds an ended job that the caller may read by NAME, TENANT/NAME or
-// number, among those of a name the last that ended. One that the caller may not
-// read is as one that does not exist.
+// find finds an ended job that the caller may read, by NAME, TENANT/NAME or number. Of several jobs
+// of a name it returns the one that ended last. A job that the caller may not read is reported as
+// not found.
 func (p *pastReader) find(ctx context.Context, name string) (*droverv1.PastJob, error) {
 	if name == "" {
 		return nil, fault.New(fault.Invalid, "which job? give its name or number")
@@ -51,8 +51,8 @@ func (p *pastReader) find(ctx context.Context, name string) (*droverv1.PastJob, 
 	return nil, fault.New(fault.NotFound, "there is no job %q that you may read; `drover job history` lists ended ones", clipText(name, 128))
 }
 
-// status returns a past job as GetJob does a present one. Whoever may submit in
-// its tenant today may run it again.
+// status returns a past job as GetJob returns a live one. A caller who may submit in its tenant
+// today may run it again.
 func (p *pastReader) status(ctx context.Context, j *droverv1.PastJob) *droverv1.GetJobResponse {
 	may := false
 	p.view(func(f *facts.Facts) {
@@ -68,9 +68,8 @@ func (p *pastReader) status(ctx context.Context, j *droverv1.PastJob) *droverv1.
 	return r
 }
 
-// tasks returns the tasks of a past job that a request asks for, with their
-// attempts. A task without one did not begin before the job ended. O(attempts of
-// the tasks returned).
+// tasks returns the tasks of a past job that a request asks for, with their attempts. A task
+// without attempts had not started when the job ended. O(attempts of the tasks returned).
 func (p *pastReader) tasks(j *droverv1.PastJob, q *droverv1.ListTasksRequest) (*droverv1.ListTasksResponse, error) {
 	var stages []string
 	for _, s := range j.GetStages() {
@@ -94,7 +93,7 @@ func (p *pastReader) tasks(j *droverv1.PastJob, q *droverv1.ListTasksRequest) (*
 		if err != nil {
 			return nil, err
 		}
-		if s.GetDone() == s.GetTasks() { // also a map that was lost when all reduces had fetched its output
+		if s.GetDone() == s.GetTasks() { // includes maps whose output was lost after all reduces had fetched it
 			for _, t := range list {
 				t.State = facts.TaskDone.String()
 			}

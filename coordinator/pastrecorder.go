@@ -17,18 +17,16 @@ import (
 // Limits of the recorder.
 const (
 	maxRecords  = 50_000                 // waiting to be written; then the log waits
-	recordPause = 200 * time.Millisecond // between two writes: many ends are one transaction
+	recordPause = 200 * time.Millisecond // between two writes, so that many ends share one transaction
 	maxPastTail = 1 << 10                // bytes of a failed attempt's standard error
 	maxPastText = 512                    // bytes of its message
 )
 
-// recorder writes what the log says has ended to the history, on every server. It
-// is never ahead of the log, and a snapshot of the log waits for it: see
-// replica.Recorder.
+// recorder writes ended jobs and attempts of the log to the history, on every server. It is never
+// ahead of the log, and a snapshot of the log waits for it: see replica.Recorder.
 //
-// Where the history cannot be written and too much waits, it is given up until the
-// next start: snapshots then fail, so the log keeps everything that the history
-// misses, and nothing else stops.
+// If the history cannot be written and too much is queued, recording stops until the next start.
+// Snapshots then fail, so that the log keeps everything that the history lacks; nothing else stops.
 type recorder struct {
 	store  *past.Store
 	log    *slog.Logger
@@ -85,7 +83,7 @@ func (r *recorder) Record(list []facts.Ended) {
 	}
 }
 
-// WaitForRoom implements replica.Recorder: it writes what waits where it is too much.
+// WaitForRoom implements replica.Recorder: if too much is queued, it writes the queue.
 func (r *recorder) WaitForRoom() {
 	r.mu.Lock()
 	full := len(r.queue) >= maxRecords
@@ -143,7 +141,7 @@ func (r *recorder) run(ctx context.Context) error {
 	}
 }
 
-// flush writes what waits. After an error it waits again.
+// flush writes the queue. After an error the records stay queued.
 func (r *recorder) flush() error {
 	r.writeMu.Lock()
 	defer r.writeMu.Unlock()
@@ -183,7 +181,7 @@ func (r *recorder) write(list []facts.Ended) error {
 	if err := r.store.Write(b); err != nil {
 		return err
 	}
-	for i := range list { // only now: the records of a batch that failed are converted again
+	for i := range list { // no earlier: the records of a failed batch are converted again
 		if j := list[i].Job; j != nil {
 			for s := range j.Stages {
 				delete(r.ends, stageKey{j.ID, int32(s)})
@@ -235,8 +233,8 @@ func (r *recorder) pastAttempt(e *facts.Ended) (*droverv1.PastAttempt, error) {
 	return out, nil
 }
 
-// addPhases splits the time of an attempt after its placement. Placement is timed by
-// the coordinator's clock and start by the node's: the parts are clamped to the whole.
+// addPhases divides the time of an attempt after its placement into phases. The coordinator's clock
+// gives the placement and the node's clock the start, so the phases are clipped to the whole.
 func addPhases(out *droverv1.PastAttempt, a *facts.Attempt, seen *droverv1.SeenAttempt) {
 	whole := max(0, out.EndedMs-out.PlacedMs)
 	suspended := a.Suspension.SuspendedMS
@@ -258,8 +256,8 @@ func addPhases(out *droverv1.PastAttempt, a *facts.Attempt, seen *droverv1.SeenA
 	out.CommittingMs = rest - out.StartingMs
 }
 
-// readyAt returns when an attempt could have been placed, Unix ns: after the job's
-// submission, the attempt before it, and the stages that its own waits for.
+// readyAt returns when an attempt could have been placed at the earliest, Unix ns: after the job's
+// submission, the previous attempt, and the stages that its stage waits for.
 func (r *recorder) readyAt(e *facts.Ended) (int64, error) {
 	ready := max(e.Submitted, e.Before)
 	for _, s := range e.Spec.StagesBefore(int(e.Key.Stage)) {
@@ -274,8 +272,7 @@ func (r *recorder) readyAt(e *facts.Ended) (int64, error) {
 	return ready, nil
 }
 
-// stageEnd returns the last end of a winner of a stage, from the store after a
-// restart.
+// stageEnd returns the last end of a winner of a stage; after a restart it reads it from the store.
 func (r *recorder) stageEnd(k stageKey) (end int64, err error) {
 	if end, ok := r.ends[k]; ok {
 		return end, nil

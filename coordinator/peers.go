@@ -36,10 +36,9 @@ const (
 	whyFor        = time.Second      // that the state of the others is believed
 )
 
-// peers is this server's connection with the other coordinators: it enters the
-// cluster, keeps its address and its files up to date there and, as the leader,
-// lets servers vote that have caught up. A nil *peers is that of a coordinator
-// that is alone.
+// peers connects this server with the other coordinators. It enters the cluster, keeps its address
+// and its files up to date there and, as the leader, gives a vote to servers that have caught up.
+// It is nil for a coordinator that stays alone.
 type peers struct {
 	c      *core
 	net    *peer.Network
@@ -54,7 +53,7 @@ type peers struct {
 	endTasks   context.CancelFunc
 	files      *fileKeeper
 
-	// What keep alone uses.
+	// Used by keep alone.
 	crlAt        time.Time // when the others were last asked for their revocation lists
 	promoteAfter uint64    // what this leader had applied at the last pass; no leader: the largest number
 	membership   membership
@@ -78,8 +77,8 @@ func newPeers(c *core) *peers {
 	return p
 }
 
-// start answers the other coordinators, before the log is open too: a server that
-// enters a cluster is asked whether it has a log.
+// start starts to answer the other coordinators. That happens before the log is open, because a
+// server that enters a cluster asks the others whether they have a log.
 func (p *peers) start() {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+pki.CRLPath, p.c.serveCRL)
@@ -94,14 +93,14 @@ func (p *peers) start() {
 	})
 }
 
-// opened makes the log known.
+// opened makes the open log available to the other coordinators.
 func (p *peers) opened(r *replica.Replica) {
 	if p != nil {
 		p.replica.Store(r)
 	}
 }
 
-// keeper returns the keeper of files on several servers, nil for one server.
+// keeper returns the fileKeeper of a cluster, nil if the coordinator stays alone.
 func (p *peers) keeper() *fileKeeper {
 	if p == nil {
 		return nil
@@ -109,7 +108,7 @@ func (p *peers) keeper() *fileKeeper {
 	return p.files
 }
 
-// close ends what this server does for the others, and closes the port.
+// close stops what runs for the other coordinators, and closes the port.
 func (p *peers) close() error {
 	if p == nil {
 		return nil
@@ -133,7 +132,7 @@ func (p *peers) describe(ctx context.Context, address string) (*droverv1.Describ
 	return res.Msg, nil
 }
 
-// described is what a server says of itself, or why it does not.
+// described is a server's description of itself, or the error of asking for it.
 type described struct {
 	peer  replica.Peer
 	voter bool
@@ -141,7 +140,7 @@ type described struct {
 	err   error
 }
 
-// describeAll asks servers at the same time, in their order.
+// describeAll asks several servers in parallel. The result is in their order.
 func (p *peers) describeAll(ctx context.Context, servers []raft.Server) []described {
 	out := make([]described, len(servers))
 	var wg sync.WaitGroup
@@ -162,19 +161,18 @@ func (p *peers) describeAll(ctx context.Context, servers []raft.Server) []descri
 	return out
 }
 
-// enter returns the servers with which this one, which has no log, begins a
-// cluster; none if a leader has added it:
+// enter returns the servers with which this one, which has no log, begins a cluster; none if a
+// leader has added it to an existing one:
 //
-//  1. Without servers and addresses to join it is a cluster of its own.
-//  2. If any of those answers that it has a log, this server has the leader add
-//     it. It votes when it has caught up: a server that lost its disk has
-//     forgotten what it voted for and stored.
-//  3. If all of them answer, none has a log, and Bootstrap is set, they begin a
-//     new cluster. One that does not answer, or is opening its log, may hold one.
+//  1. Without servers, and without addresses to join, it is a cluster of its own.
+//  2. If any server answers that it has a log, the leader of that log adds this server. It gets a
+//     vote when it has caught up: a server that lost its disk has forgotten its votes and what it
+//     stored.
+//  3. If all of them answer, none has a log, and Bootstrap is set, they begin a new cluster. A
+//     server that does not answer, or is opening its log, may have a log.
 //
-// Otherwise it looks again until ctx ends. A server whose protocol is too far from
-// that of another does not wait, since time mends nothing: it returns
-// fault.Unsupported.
+// Otherwise it tries again until ctx ends. If a server's protocol is too far from that of another,
+// waiting does not help: enter returns fault.Unsupported.
 func (p *peers) enter(ctx context.Context) ([]replica.Peer, error) {
 	p.entering.Store(true)
 	defer p.entering.Store(false)
@@ -245,7 +243,7 @@ func (p *peers) others(servers []replica.Peer) (out []raft.Server) {
 	return out
 }
 
-// toJoin returns the servers that this one is to join, whose names are not known.
+// toJoin returns the servers that this one is configured to join. Their names are unknown.
 func (p *peers) toJoin() (out []raft.Server) {
 	for _, a := range p.c.cfg.Join {
 		if a != p.c.cfg.PeerAddress {
@@ -255,9 +253,9 @@ func (p *peers) toJoin() (out []raft.Server) {
 	return out
 }
 
-// acknowledged asks other servers up to which entry this one is known to have stored the log, and returns the highest
-// answer, and whose it is: those that the log names, and those that the configuration does, since an old log may name fewer.
-// It waits no longer than describeLimit.
+// acknowledged asks other servers up to which entry this server is known to have stored the log. It
+// returns the highest answer and who gave it. It asks the servers of the log and those of the
+// configuration, since an old log may have fewer, and waits at most describeLimit.
 func (p *peers) acknowledged(ctx context.Context, servers []replica.Peer) (index uint64, by string) {
 	ask := slices.Concat(p.others(servers), p.others(p.c.cfg.Servers), p.toJoin())
 	slices.SortStableFunc(ask, func(a, b raft.Server) int { return strings.Compare(string(a.Address), string(b.Address)) })
@@ -278,7 +276,7 @@ func (p *peers) join(ctx context.Context, leader string, empty bool) error {
 	return wire.FromError(err)
 }
 
-// keep does what is due for the cluster until ctx ends.
+// keep does the periodic work for the cluster until ctx ends.
 func (p *peers) keep(ctx context.Context) error {
 	last := ""
 	for {
@@ -300,8 +298,9 @@ func (p *peers) keep(ctx context.Context) error {
 	}
 }
 
-// fetchCRLs takes the newest revocation list that another coordinator has: an operator may have copied it to one alone.
-// The authority signed and numbered it. Who does not answer is asked again a while later.
+// fetchCRLs takes over the newest revocation list of the other coordinators: an operator may have
+// copied it to only one of them. The authority has signed and numbered it. A coordinator that does
+// not answer is asked again later.
 func (p *peers) fetchCRLs(ctx context.Context) error {
 	if time.Since(p.crlAt) < crlEvery*p.c.cfg.CertificatesEvery {
 		return nil
@@ -340,12 +339,11 @@ func (p *peers) fetchCRLs(ctx context.Context) error {
 	return wrong
 }
 
-// membership remembers whether a server was in its own log's list of servers. A log that
-// does not list it may begin with a snapshot from before the server was added.
+// membership remembers whether this server was in its own log's list of servers. A log that does
+// not list it may begin with a snapshot from before the server was added.
 type membership struct{ listed bool }
 
-// ends takes the log's present list and reports whether the server was in it before and
-// is not any more.
+// ends takes the log's current list and reports whether the server has left it since the last call.
 func (m *membership) ends(servers []raft.Server, id string) bool {
 	lists := slices.ContainsFunc(servers, func(s raft.Server) bool { return string(s.ID) == id })
 	ended := m.listed && !lists
@@ -373,8 +371,7 @@ func (p *peers) checkRemoved(ctx context.Context) {
 	}
 }
 
-// announce has the leader change this server's address in the log, if it is
-// another one by now.
+// announce has the leader change this server's address in the log, if the address has changed.
 func (p *peers) announce(ctx context.Context) error {
 	servers, _, err := p.c.replica.Servers()
 	if err != nil {
@@ -393,10 +390,10 @@ func (p *peers) announce(ctx context.Context) error {
 	return nil
 }
 
-// promote has servers vote that have caught up: they have applied what the leader had at
-// the pass before, and have every file of it. A server knows a file only by its entry,
-// so that one which lacks entries does not miss their files yet. Newer files are sent to
-// servers that do not vote, too (fileKeeper.replicate).
+// promote gives a vote to servers that have caught up: they have applied what the leader had
+// applied at the previous pass, and have every file of those entries. A server learns of a file by
+// its entry, so a server that lacks entries does not report their files as missing. Newer files are
+// sent to servers without a vote too (fileKeeper.replicate).
 func (p *peers) promote(ctx context.Context) error {
 	after := p.promoteAfter
 	p.promoteAfter = math.MaxUint64

@@ -24,7 +24,7 @@ type peerService struct{ p *peers }
 
 var _ droverv1connect.PeerServiceHandler = (*peerService)(nil)
 
-// log returns the open log; Unavailable while this server enters a cluster, or opens its log.
+// log returns the open log. Unavailable: this server is entering a cluster or opening its log.
 func (s *peerService) log() (*replica.Replica, error) {
 	switch r := s.p.replica.Load(); {
 	case r != nil:
@@ -36,12 +36,13 @@ func (s *peerService) log() (*replica.Replica, error) {
 	}
 }
 
-// opening is the error of a server that does not know its log yet.
+// opening returns the error of a server that does not know yet whether it has a log.
 func (p *peers) opening() error {
 	return fault.New(fault.Unavailable, "coordinator %q is opening its log", p.c.cfg.ID)
 }
 
-// Describe returns the state of this server, and what it knows of the caller's log; Unavailable while it opens its own.
+// Describe returns the state of this server, and what it knows of the caller's log. Unavailable
+// while it opens its own log.
 func (s *peerService) Describe(ctx context.Context, _ *connect.Request[droverv1.DescribeRequest]) (*connect.Response[droverv1.DescribeResponse], error) {
 	res, err := s.p.describeSelf()
 	if err != nil {
@@ -53,9 +54,9 @@ func (s *peerService) Describe(ctx context.Context, _ *connect.Request[droverv1.
 	return connect.NewResponse(res), nil
 }
 
-// describeSelf returns the state of this server. Only while it enters a cluster does it know
-// that it has no log. Unavailable before, and while it opens its log: a server that took this
-// one for empty would begin a new cluster in the place of the one that there is.
+// describeSelf returns the state of this server. Only while it enters a cluster it knows that it
+// has no log. Before that, and while it opens its log, it returns Unavailable: a server that took
+// this one for empty would begin a new cluster in place of the existing one.
 func (p *peers) describeSelf() (*droverv1.DescribeResponse, error) {
 	r := p.replica.Load()
 	if r == nil && !p.entering.Load() {
@@ -83,8 +84,8 @@ func (p *peers) describeSelf() (*droverv1.DescribeResponse, error) {
 	return res, nil
 }
 
-// Join adds the caller to the cluster, if this server leads. One whose certificate has another name is let in once an
-// operator has added it (AddServer).
+// Join adds the caller to the cluster, if this server leads. One whose certificate has another name
+// is let in once an operator has added it (AddServer).
 func (s *peerService) Join(ctx context.Context, req *connect.Request[droverv1.JoinRequest]) (*connect.Response[droverv1.JoinResponse], error) {
 	r, err := s.log()
 	if err != nil {
@@ -106,8 +107,8 @@ func (s *peerService) Join(ctx context.Context, req *connect.Request[droverv1.Jo
 	return connect.NewResponse(&droverv1.JoinResponse{}), r.Admit(replica.Peer{ID: m.GetId(), Address: m.GetAddress()}, m.GetEmpty())
 }
 
-// isAdded reports whether the log has a server at an address that does not vote yet: nothing changes when it joins. A
-// voter that joins has lost its log, and its vote ends first.
+// isAdded reports whether the log has a server without a vote at an address: joining then changes
+// nothing. A server with a vote that joins has lost its log, and must first lose its vote.
 func isAdded(r *replica.Replica, id, address string) bool {
 	servers, _, err := r.Servers()
 	return err == nil && slices.ContainsFunc(servers, func(s raft.Server) bool {

@@ -83,8 +83,7 @@ func (t *dryRunResult) fillPlan(ctx context.Context, c *core, f *facts.Facts, re
 	}
 }
 
-// plannedStep describes an action. A job that the caller may not read is named by
-// its number alone.
+// plannedStep describes an action. It names a job that the caller may not read only by its number.
 func (t *dryRunResult) plannedStep(ctx context.Context, c *core, f *facts.Facts, a *scheduler.Action) *droverv1.PlannedStep {
 	out := &droverv1.PlannedStep{Action: a.Kind.String(), Task: fmt.Sprintf("%d/%d", a.Task.Stage, a.Task.Index)}
 	if g := t.state.Stage(a.Task.StageID()); g != nil {

@@ -17,15 +17,15 @@ type pool struct {
 
 	mu   sync.Mutex
 	used int64
-	by   map[string]int64 // occupied units of each identity; none of them zero
+	by   map[string]int64 // occupied units of each identity, all positive
 }
 
 func newPool(what string, limit, share int64) *pool {
 	return &pool{what: what, limit: limit, share: max(share, 1), by: map[string]int64{}}
 }
 
-// take occupies n units, or returns an overload error. The local operator is
-// trusted: only the limit of the whole pool holds for it.
+// take occupies n units, or returns an overload error. For the local operator, only the limit of
+// the whole pool applies.
 func (p *pool) take(id identity, n int64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -58,9 +58,8 @@ func (p *pool) inUse() int64 {
 	return p.used
 }
 
-// callLimits bounds what callers occupy of a coordinator at once. Users and nodes
-// have pools apart, so that no user keeps a node from its calls. Zero values
-// take the defaults given here.
+// callLimits bounds what callers occupy of a coordinator at once. Users and nodes have separate
+// pools, so that users cannot block the calls of nodes. Zero values take the defaults given here.
 type callLimits struct {
 	calls   int64 // users' unary calls in progress; 1024, a quarter for one user
 	streams int64 // users' open streams; 4096, an eighth for one user
@@ -74,8 +73,8 @@ type callLimits struct {
 	nodeFetches int64 // nodes' downloads in progress; 1024, 32 for one node
 	nodeBody    int64 // bytes of nodes' requests; 512 MiB, 32 MiB for one node
 
-	// callRate is how many calls and pages a second one user or node may ask for,
-	// with bursts of ten times that, whatever their answer; 500.
+	// callRate is how many calls and pages per second one user or node may request, with bursts of
+	// ten times that, whether they succeed or not; 500.
 	callRate float64
 
 	peerCalls int64 // other coordinators' calls in progress; 256, half for one of them

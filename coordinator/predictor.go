@@ -81,7 +81,7 @@ func (p *predictor) spread(s estimate.Source) estimate.ErrorQuantiles {
 	return p.book.ErrorsBySource(s)
 }
 
-// unknownRunTime returns the run time to assume for a task of which nothing is known.
+// unknownRunTime returns the run time to assume for a task without any estimate.
 func (p *predictor) unknownRunTime() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,8 +99,8 @@ func (p *predictor) bandwidth() (int64, bool) {
 	return p.book.Bandwidth()
 }
 
-// estimateSpec predicts the run times of the stages of a job being submitted, and of one
-// with a deadline and no runtime_bound also what a guarantee takes for their bounds.
+// estimateSpec predicts the run times of the stages of a job being submitted. For a job with a
+// deadline and no runtime_bound, it also predicts the upper values that a guarantee uses as bounds.
 func (c *predictor) estimateSpec(spec *jobspec.Job, splits []*droverv1.FactSplit) []*droverv1.StageEstimate {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,8 +124,8 @@ func (c *predictor) estimateSpec(spec *jobspec.Job, splits []*droverv1.FactSplit
 	return out
 }
 
-// estimateStage predicts the run time of a stage of an accepted job. It does not look at the splits, because it is called
-// for all unfinished stages at once, under the facts' lock.
+// estimateStage predicts the run time of a stage of an accepted job. It does not look at the
+// splits, because it is called for all unfinished stages at once, under the facts' lock.
 func (p *predictor) estimateStage(j *facts.Job, i int) estimate.Prediction {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -156,10 +156,9 @@ func stageKind(k jobspec.StageKind) scheduler.StageKind {
 	}
 }
 
-// trainPredictor trains the prediction model until ctx ends. A model that is better
-// some seconds later is worth less than the processor time of decisions and reports,
-// so training takes a small share of one core. Only completions give it something to
-// learn: an idle coordinator is not woken.
+// trainPredictor trains the prediction model until ctx ends. Training takes a small share of one
+// core: a model that improves some seconds later matters less than the processor time of decisions
+// and reports. Only completions trigger it, so an idle coordinator does not wake up.
 func (c *core) trainPredictor(ctx context.Context) error {
 	p := c.predictor
 	for {
@@ -181,7 +180,8 @@ func (c *core) trainPredictor(ctx context.Context) error {
 	}
 }
 
-// estimateUpdates is what has happened since the leader last predicted the run times of unfinished stages.
+// estimateUpdates is what has changed since the leader last predicted the run times of unfinished
+// stages.
 type estimateUpdates struct {
 	completions bool      // tasks ended
 	jobs        []uint64  // accepted
@@ -189,14 +189,14 @@ type estimateUpdates struct {
 	last        time.Time // of the last prediction
 }
 
-// accepted follows a job that may be new.
+// accepted records a job that may be new.
 func (u *estimateUpdates) accepted(id uint64) {
 	if id > u.newest {
 		u.newest, u.jobs = id, append(u.jobs, id)
 	}
 }
 
-// due returns when to predict again, zero for not before something happens.
+// due returns when to predict again, zero for not before another change.
 func (u *estimateUpdates) due() time.Time {
 	if !u.completions && len(u.jobs) == 0 {
 		return time.Time{}
@@ -204,8 +204,9 @@ func (u *estimateUpdates) due() time.Time {
 	return u.last.Add(estimatePause)
 }
 
-// take returns the predictions that changed: for all unfinished stages if tasks have ended since the last call, otherwise
-// for the jobs accepted since then, whose own predictions may be older than the last completions.
+// take returns the predictions that changed. If tasks have ended since the last call, these are of
+// all unfinished stages; otherwise of the jobs accepted since then, whose own predictions may be
+// older than the last completions.
 func (u *estimateUpdates) take(f *facts.Facts, p *predictor, now time.Time) []*droverv1.StageEstimate {
 	jobs := u.jobs
 	if u.completions {
@@ -216,8 +217,8 @@ func (u *estimateUpdates) take(f *facts.Facts, p *predictor, now time.Time) []*d
 	return list
 }
 
-// updateEstimates is part of step 4. It proposes the predictions that changed. It returns when it is due again, zero for
-// not before something happens.
+// updateEstimates is part of step 4. It proposes the predictions that changed. It returns when it
+// is due again, zero for not before another change.
 func (l *leader) updateEstimates(ctx context.Context) (time.Time, error) {
 	now := l.c.now()
 	if due := l.estimates.due(); due.IsZero() || now.Before(due) {
@@ -254,8 +255,8 @@ func (l *leader) updateBandwidth(f *facts.Facts) error {
 	return nil
 }
 
-// newEstimates returns the predictions for jobs that changed, of at most maxEstimates stages, and whether there may be
-// more.
+// newEstimates returns the predictions that changed, for at most maxEstimates stages of the jobs,
+// and whether there may be more.
 func newEstimates(f *facts.Facts, p *predictor, jobs []uint64) (out []*droverv1.StageEstimate, more bool) {
 	for _, id := range jobs {
 		j := f.Job(id)

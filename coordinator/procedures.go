@@ -5,8 +5,8 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 )
 
-// access says who may call a procedure, as far as the certificate tells. What
-// depends on the request, such as the job it names, the handlers check.
+// access is the kind of certificate that a procedure requires. Whatever depends on the request,
+// such as rights to the job it names, is checked by the handlers.
 type access int
 
 const (
@@ -17,13 +17,13 @@ const (
 	accessPeer                        // another coordinator, on the port for coordinators
 )
 
-// procedure is what the API knows of a call before it reads the request.
+// procedure is the static description of a call of the API.
 type procedure struct {
 	access     access
 	pool       func(*pools) *pool
 	maxMessage int    // bytes of one request message
 	oneMessage bool   // the request is one message; otherwise a stream of them
-	what       string // what an operator's call does, for the refusal of others
+	what       string // what an operator's call does, for the message to callers who may not make it
 }
 
 // Sizes of request messages, in bytes. JSON needs more than the binary form:
@@ -39,7 +39,7 @@ const (
 	reportMessage = 16 << 20
 )
 
-// procedures lists every call of the API. A call without a row is refused.
+// procedures lists every call of the API. Calls that are not listed are refused.
 var procedures = map[string]procedure{
 	droverv1connect.ClientServiceStatusProcedure:       userCall(accessUser, smallMessage),
 	droverv1connect.ClientServiceHasBlobsProcedure:     userCall(accessSubmitter, digestMessage),

@@ -39,8 +39,7 @@ type projection struct {
 // unknown.
 type hostSource func(f *facts.Facts, job uint64) []splitNodes
 
-// errDrift means that State refused a change for another reason than being
-// stale.
+// errDrift means that State refused a change for another reason than that it is stale.
 var errDrift = errors.New("the scheduler's state drifted from the facts")
 
 func newProjection(hosts hostSource) *projection {
@@ -89,8 +88,8 @@ func (p *projection) applyChange(f *facts.Facts, c *facts.Change) error {
 	}
 }
 
-// ignoreStale returns nil if State refused a change as stale or of an unknown
-// object, and wraps other errors in errDrift.
+// ignoreStale returns nil if State refused a change as stale or because an object is unknown to it.
+// It wraps other errors in errDrift.
 func ignoreStale(err error) error {
 	if err == nil || errors.Is(err, scheduler.ErrStale) || errors.Is(err, scheduler.ErrUnknown) {
 		return nil
@@ -117,10 +116,10 @@ func resources(a facts.Amounts) scheduler.Resources {
 	return scheduler.Resources{a.CPU, a.Memory, a.IO}
 }
 
-// putTenant adds or replaces a tenant. Where its parent does not fit into State's tree, it is put
-// at the root: State has the parent only later, or the parent's change is yet to come, and then
-// this tenant is put again; or facts of earlier versions have a tree that is too deep for State.
-// They may also have caps that State refuses: see countableCap.
+// putTenant adds or replaces a tenant. If its parent does not fit into State's tree, the tenant is
+// put at the root. Either State gets the parent, or the parent's change, later, and this tenant is
+// then put again; or facts of earlier versions have a tree that is too deep for State. Those may
+// also have caps that State refuses: see countableCap.
 func (p *projection) putTenant(f *facts.Facts, t *facts.Tenant) error {
 	s := scheduler.TenantSpec{ID: scheduler.TenantID(t.ID), Name: t.Spec.GetName(), Parent: scheduler.NoTenant, Weight: t.Spec.GetWeight()}
 	if up := f.Tenant(t.Spec.GetParent()); up != nil {
@@ -135,7 +134,8 @@ func (p *projection) putTenant(f *facts.Facts, t *facts.Tenant) error {
 	return ignoreStale(err)
 }
 
-// countableCap returns a cap as State has it. An amount that State cannot count is none: no sum of demands reaches it.
+// countableCap returns a cap for State. An amount that State cannot count becomes no cap: no sum of
+// demands reaches it.
 func countableCap(r *droverv1.Resources) scheduler.Limit {
 	l := scheduler.Limit(resources(facts.AmountsOf(r)))
 	for i, n := range l {
@@ -146,9 +146,9 @@ func countableCap(r *droverv1.Resources) scheduler.Limit {
 	return l
 }
 
-// putNode adds or updates a node. disks is how many of its disks attempts have been on: a node may have
-// come back with fewer, and what ended on the others, or moves away from them, is replayed at a rebuild.
-// State has those as disks without space, on which nothing is placed.
+// putNode adds or updates a node. disks is how many of its disks attempts have used: a node may
+// have come back with fewer, and a rebuild replays the attempts on the missing ones. State gets
+// those as disks without space, on which nothing is placed.
 func (p *projection) putNode(n *facts.Node, disks int) error {
 	changed := p.restoreClasses.put(n)
 	s := nodeSpec(n)
@@ -187,7 +187,7 @@ func (p *projection) syncNode(f *facts.Facts, n *facts.Node) error {
 	return nil
 }
 
-// updateRestores updates the nodes of classes that can restore others than before. O(nodes).
+// updateRestores updates the nodes whose class can now restore other classes than before. O(nodes).
 func (p *projection) updateRestores(changed map[string]bool) error {
 	for _, n := range p.state.Nodes() {
 		restores := p.restoreClasses.restoredBy(n.Spec.CPUClass)
@@ -203,8 +203,8 @@ func (p *projection) updateRestores(changed map[string]bool) error {
 	return nil
 }
 
-// usedDisks returns how many disks of each node, by number, attempts of jobs that are not over have been on.
-// O(attempts).
+// usedDisks returns, for each node, how many of its disks (counted from the first) were used by
+// attempts of jobs that are not over. O(attempts).
 func usedDisks(f *facts.Facts) map[int32]int {
 	used := map[int32]int{}
 	for _, id := range f.JobIDs() {
@@ -222,9 +222,10 @@ func usedDisks(f *facts.Facts) map[int32]int {
 	return used
 }
 
-// loseNode ends the attempts that the facts lost with a node, then updates the node, which may be up again. State's own event of
-// a loss would also end those that move from the node. For the facts they go on: their new node has the image already, or reports
-// that it did not get it. One that moved and ended since the last change is still on its old node in State.
+// loseNode ends the attempts that the facts lost with a node, then updates the node, which may be
+// up again. State's own event of a lost node would also end attempts that are moving away from it.
+// In the facts those continue: their new node has the image already, or will report that it does
+// not. An attempt that moved and ended since the last change is still on its old node in State.
 func (p *projection) loseNode(f *facts.Facts, n *facts.Node, now scheduler.Time) error {
 	id := nodeID(n.ID)
 	for _, a := range slices.Collect(p.state.Attempts().On(id)) {
@@ -239,7 +240,7 @@ func (p *projection) loseNode(f *facts.Facts, n *facts.Node, now scheduler.Time)
 	return p.putNode(n, 0)
 }
 
-// nodeSpec returns a node as State has it. Its I/O is the sum over its disks.
+// nodeSpec returns a node for State. Its I/O is the sum over its disks.
 func nodeSpec(n *facts.Node) scheduler.NodeSpec {
 	i := n.Info
 	s := scheduler.NodeSpec{
@@ -271,8 +272,8 @@ func speeds(p *droverv1.SuspendSpeed) scheduler.SuspendSpeed {
 	}
 }
 
-// checkNode returns why State would refuse a node's registration, or the jobs
-// that come after it, so that it never becomes a fact.
+// checkNode returns the error with which State would refuse a node's registration, or later jobs
+// because of it. Such a registration must not become a fact.
 func checkNode(i *droverv1.NodeInfo) error {
 	if err := checkRegistration(i); err != nil {
 		return err
@@ -373,7 +374,7 @@ func (p *projection) submitJob(f *facts.Facts, j *facts.Job) error {
 	return ignoreStale(p.state.Events().SubmitJob(spec, stages))
 }
 
-// jobSpec returns a job as State has it, and updates its project.
+// jobSpec returns a job for State, and updates its project.
 func (p *projection) jobSpec(f *facts.Facts, j *facts.Job) (scheduler.JobSpec, []scheduler.StageSpec, error) {
 	t := f.Tenant(j.Spec.Tenant)
 	if t == nil {
@@ -436,8 +437,8 @@ func newInputs(splits []*droverv1.FactSplit, at []splitNodes) *scheduler.Inputs 
 	return in
 }
 
-// sameBytes reports whether the bytes on some nodes are equal, where nil stands
-// for all bytes of the input on each.
+// sameBytes reports whether two lists of bytes per node are equal. nil stands for all bytes of the
+// input on each node.
 func sameBytes(all int64, a, b []int64) bool {
 	if a == nil {
 		a, b = b, a

@@ -31,8 +31,8 @@ func (p *projection) setExpectedRunTime(k facts.Key, a *facts.Attempt) error {
 	return ignoreStale(p.state.Events().AttemptProgress(have.ID, have.Run, have.Progress, time.Duration(a.EstimateNS)))
 }
 
-// place creates an attempt in State on its node; a migrating one on its source
-// node, so that the migration can follow.
+// place creates an attempt in State on its node. A migrating attempt is created on its source node,
+// so that the migration can follow.
 func (p *projection) place(k facts.Key, a *facts.Attempt) error {
 	act := &scheduler.Action{Kind: scheduler.ActPlace, Task: taskID(k), Attempt: k.Attempt, Run: a.Run, Node: nodeID(a.Node),
 		Disk: int16(a.Disk), Speculative: a.Speculative}
@@ -63,14 +63,14 @@ func (p *projection) syncLevel(f *facts.Facts, k facts.Key, at int64) error {
 			return err
 		}
 	}
-	if a.Suspension.SuspendedAt == 0 { // State has the time at which it decided to place it
+	if a.Suspension.SuspendedAt == 0 { // State has the time at which it decided the placement
 		return nil
 	}
 	return ignoreStale(p.state.Events().SetTimes(attemptID(k), a.Run, attemptTimes(a)))
 }
 
-// attemptTimes returns when an attempt that has been suspended ran. State would count from the events that it is told of,
-// which for one that is rebuilt come all at once.
+// attemptTimes returns when an attempt that has been suspended ran. Without it State would use the
+// times of its own events, which all have the same time in a rebuild.
 func attemptTimes(a *facts.Attempt) scheduler.AttemptTimes {
 	s := &a.Suspension
 	ranUntil := s.SuspendedAt
@@ -83,14 +83,15 @@ func attemptTimes(a *facts.Attempt) scheduler.AttemptTimes {
 	case a.Level == droverv1.Level_LEVEL_RUNNING:
 	case a.Target == droverv1.Level_LEVEL_RUNNING:
 		placed = s.RequestedAt
-	default: // facts do not have when it last resumed: as if it had run without a break
+	default: // the facts do not have the time of its last resume: assume that it ran without a break
 		placed -= ran
 	}
 	return scheduler.AttemptTimes{Placed: scheduler.Time(max(0, placed)), Ran: time.Duration(ran), SuspendedAt: scheduler.Time(max(0, s.SuspendedAt)), Suspends: s.Count}
 }
 
-// timesAtEnd returns the attemptTimes of an attempt that has ended. They count no resume that its node did not confirm, and are
-// right at whatever level State has the attempt: a change just before the end is not told to it.
+// timesAtEnd returns the attemptTimes of an attempt that has ended. They leave out a resume that
+// its node did not confirm. They are right at whatever level State has the attempt, since State is
+// not told of a level change just before the end.
 func timesAtEnd(a *facts.Attempt) scheduler.AttemptTimes {
 	t := attemptTimes(a)
 	if a.Level == droverv1.Level_LEVEL_RUNNING {
@@ -115,8 +116,8 @@ func (p *projection) syncLevelOnNode(n *facts.Node, k facts.Key, a *facts.Attemp
 	return ignoreStale(p.requestLevel(k, a.Run, scheduler.Level(a.Target), now))
 }
 
-// syncMigration migrates an attempt in State, from checkpointed on its source
-// node, which State may not have learnt of yet.
+// syncMigration migrates an attempt in State. It first makes the attempt checkpointed on its source
+// node, which State may not know yet.
 func (p *projection) syncMigration(k facts.Key, a *facts.Attempt, have *scheduler.Attempt, now scheduler.Time) error {
 	if have.Run != a.Run-1 {
 		return fmt.Errorf("%w: attempt %v is at run %d, the facts at %d", errDrift, have.ID, have.Run, a.Run)
@@ -152,7 +153,7 @@ func footprint(a *facts.Attempt) scheduler.Footprint {
 		has.Memory = a.Seen().GetOccupied().GetMemory()
 	}
 	if a.Level == droverv1.Level_LEVEL_SWAPPED {
-		has.Memory += has.Swap // State expects the total and subtracts what is swapped out
+		has.Memory += has.Swap // State expects the total, and subtracts what is swapped out
 	}
 	return has
 }
@@ -229,8 +230,8 @@ func (p *projection) endAttempt(f *facts.Facts, k facts.Key, at int64) error {
 	return p.endJob(f, f.Job(k.Job))
 }
 
-// end ends an attempt in State. a is what the facts have by its key: nil if its job was forgotten, an active one if the run was
-// found again since.
+// end ends an attempt in State. a is the attempt of that key in the facts: nil if its job was
+// forgotten, active if the run was found again since.
 func (p *projection) end(id scheduler.AttemptID, run int32, a *facts.Attempt, o scheduler.Outcome, at scheduler.Time) error {
 	if a != nil && !a.State.IsActive() && a.Suspension.SuspendedAt != 0 {
 		if err := ignoreStale(p.state.Events().SetTimes(id, run, timesAtEnd(a))); err != nil {
@@ -240,8 +241,8 @@ func (p *projection) end(id scheduler.AttemptID, run int32, a *facts.Attempt, o 
 	return ignoreStale(p.state.Events().AttemptEnded(id, run, o, at))
 }
 
-// runOf returns the run under which State knows an attempt: one that migrated
-// and ended since the last change need not migrate first.
+// runOf returns the run under which State knows an attempt. An attempt that migrated and ended
+// since the last change has its earlier run there, and need not migrate first.
 func (p *projection) runOf(k facts.Key, a *facts.Attempt) int32 {
 	if have := p.state.Attempt(attemptID(k)); have != nil {
 		return have.Run
@@ -278,9 +279,9 @@ func (p *projection) outputLost(k facts.Key) error {
 // minProgressStep is the smallest change of progress that is passed to State.
 const minProgressStep = 0.01
 
-// applyProgress tells State which attempts run and how far they are, which is
-// no fact. Reports of different attempts are independent, so their order does
-// not matter. Stale reports are ignored.
+// applyProgress tells State which attempts run and their progress, neither of which is a fact.
+// Reports of different attempts are independent, so their order does not matter. Stale reports are
+// ignored.
 func (p *projection) applyProgress(all []attemptProgress, now scheduler.Time) error {
 	for i := range all {
 		h := &all[i]

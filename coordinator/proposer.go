@@ -16,7 +16,8 @@ type proposer struct {
 	term uint64
 }
 
-// proposeDecision proposes a decision in entries of bounded size, and returns what was dropped of its actions.
+// proposeDecision proposes a decision in entries of bounded size, and returns the actions that were
+// dropped.
 func (p proposer) proposeDecision(ctx context.Context, d *droverv1.DecisionFact) (dropped []facts.Drop, err error) {
 	from := 0
 	for _, part := range decisionParts(d) {
@@ -33,7 +34,7 @@ func (p proposer) proposeDecision(ctx context.Context, d *droverv1.DecisionFact)
 	return dropped, nil
 }
 
-// declareLost proposes the loss of nodes, together: the machines of a rack or behind a switch go at once.
+// declareLost proposes the loss of several nodes in one entry, as when a rack or a switch fails.
 func (p proposer) declareLost(ctx context.Context, gone []lostNode) error {
 	var entries []*droverv1.Entry
 	for _, n := range gone {

@@ -37,8 +37,8 @@ type proxy struct {
 	clients map[string]*nodeClient // at most maxNodeClients
 }
 
-// maxNodeClients bounds the clients of nodes that are kept. Addresses of nodes change: without it those of nodes that are gone
-// would stay.
+// maxNodeClients bounds the cached clients of nodes. When nodes change their address, the clients
+// of the old addresses would otherwise stay.
 const maxNodeClients = 4096
 
 type nodeClient struct {
@@ -91,7 +91,8 @@ func (p *proxy) close() {
 	p.forgetClients()
 }
 
-// forgetClients closes connections without a request. Requests under way go on. The caller holds mu.
+// forgetClients closes idle connections and drops all cached clients. Requests in progress
+// continue. The caller holds mu.
 func (p *proxy) forgetClients() {
 	for _, c := range p.clients {
 		c.transport.CloseIdleConnections()
@@ -99,9 +100,9 @@ func (p *proxy) forgetClients() {
 	clear(p.clients)
 }
 
-// findTask returns a client of the node that has an attempt, and its complete
-// key. Without an attempt or run in the key the newest is meant. Logs outlive the
-// job: who may read it finds an attempt of which only the history knows.
+// findTask returns a client of the node that has an attempt, and the attempt's complete key. If the
+// key has no attempt or run, the newest is used. Logs outlive the job: a caller who may read the
+// job also finds attempts that only the history has.
 func (s *clientService) findTask(ctx context.Context, r right, key *droverv1.AttemptKey) (c droverv1connect.TaskServiceClient, full *droverv1.AttemptKey, err error) {
 	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, nil, err
@@ -179,8 +180,7 @@ func (s *clientService) findPastTask(ctx context.Context, key *droverv1.AttemptK
 	return address, found.GetKey(), err
 }
 
-// maxAttemptsOfTask bounds the attempts of a past task among which one is looked
-// for.
+// maxAttemptsOfTask bounds the attempts of a past task that are searched for one.
 const maxAttemptsOfTask = 1000
 
 // newestAttempt returns an attempt, or the newest of its task if k has none.
@@ -200,9 +200,8 @@ func newestAttempt(f *facts.Facts, j *facts.Job, k *facts.Key) *facts.Attempt {
 	return last
 }
 
-// nodeAddress returns the address of the node that has an attempt. One that has
-// ended, or nil, may have left its logs there, whatever has become of the node
-// since.
+// nodeAddress returns the address of the node that has an attempt. A node that was lost since may
+// still have the logs of an attempt that has ended, or of a forgotten one (nil).
 func nodeAddress(n *facts.Node, a *facts.Attempt) (string, error) {
 	switch {
 	case !n.Up, a != nil && a.State.IsActive() && n.Epoch != a.Epoch:
@@ -222,7 +221,7 @@ func (s *clientService) Logs(ctx context.Context, req *connect.Request[droverv1.
 	follow := req.Msg.GetFollow()
 	s.core.view(func(f *facts.Facts) {
 		a := f.Attempt(facts.KeyOf(key))
-		follow = follow && a != nil && a.State.IsActive() // of one that has ended the node reads what is there
+		follow = follow && a != nil && a.State.IsActive() // if the attempt has ended, the node sends the logs that it has, and stops
 	})
 	from, err := c.Logs(ctx, connect.NewRequest(&droverv1.LogsRequest{Key: key, Stream: req.Msg.GetStream(), Tail: req.Msg.GetTail(), Follow: follow, After: req.Msg.GetAfter()}))
 	return forwardStream(from, err, stream)
@@ -230,7 +229,7 @@ func (s *clientService) Logs(ctx context.Context, req *connect.Request[droverv1.
 
 // nodeError wraps an error of a call to a node.
 func nodeError(err error) error {
-	err = wire.FromError(err) // wrapped in another error, one with a code would be sent without the text around it
+	err = wire.FromError(err) // wrapped in another error, an error with a code would be sent without the surrounding text
 	if errors.Is(err, fault.Unavailable) {
 		return fault.New(fault.Unavailable, "the node does not answer: %w", err)
 	}
@@ -256,7 +255,7 @@ func (s *clientService) Exec(ctx context.Context, stream *connect.BidiStream[dro
 		return nodeError(err)
 	}
 	in := make(chan error, 1)
-	go func() { in <- forwardInput(stream, node) }() // ends when the client's side does, at the latest when this handler returns
+	go func() { in <- forwardInput(stream, node) }() // ends with the client's stream, at the latest when this handler returns
 	for {
 		m, err := node.Receive()
 		if errors.Is(err, io.EOF) {

@@ -16,7 +16,7 @@ const (
 	maxNamedNodes   = 4               // named in a waiting reason
 )
 
-// quarantines is when the quarantines of nodes end, Unix ns.
+// quarantines holds when the quarantine of each quarantined node ends, Unix ns.
 type quarantines map[int32]int64
 
 // track follows a change of a node.
@@ -28,9 +28,8 @@ func (q quarantines) track(n *facts.Node) {
 	}
 }
 
-// startProbations proposes the probation of nodes whose quarantine has ended
-// and that report no problem. It returns when the next one is due, zero for
-// none.
+// startProbations proposes the probation of nodes whose quarantine has ended and that report no
+// problem. It returns when the next quarantine ends, zero for none.
 func (q quarantines) startProbations(ctx context.Context, c *core) (next time.Time, err error) {
 	now := c.now()
 	for id, retryAt := range q {
@@ -51,8 +50,8 @@ func (q quarantines) startProbations(ctx context.Context, c *core) (next time.Ti
 	return next, nil
 }
 
-// unschedulableNodes returns the nodes that are not schedulable, with reasons
-// and cures; "" if all are. O(nodes).
+// unschedulableNodes lists the nodes that are not schedulable, with reasons and cures; "" if all
+// are schedulable. O(nodes).
 func unschedulableNodes(f *facts.Facts, now time.Time) string {
 	var texts []string
 	more := 0
@@ -71,8 +70,9 @@ func unschedulableNodes(f *facts.Facts, now time.Time) string {
 	return strings.Join(texts, "; ")
 }
 
-// unschedulableReason returns why a node is not schedulable and what helps, or
-// "". Whose jobs wait for the node may not be who may read what failed there.
+// unschedulableReason returns why a node is not schedulable and what helps, "" if it is. It
+// contains no message of a task: users whose jobs wait for the node may not be allowed to read what
+// failed there.
 func unschedulableReason(n *facts.Node, now time.Time) string {
 	why := ""
 	if n.Reason != "" {

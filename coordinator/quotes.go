@@ -72,7 +72,8 @@ func (q *quoter) acquire(ctx context.Context, id identity) (p *forecast.Forecast
 	}
 }
 
-// waitedTooLong returns the error of an identity that has waited for its turn for quoteWait: it rests, or waits for others.
+// waitedTooLong returns the error of an identity that has waited for its turn for quoteWait,
+// because it used up its budget or because others are served.
 func (q *quoter) waitedTooLong(id identity) error {
 	if until, rests := q.turns.restsUntil(id); rests {
 		return fault.Overload("%s has used up its share of time for quotes: try again at %s", id.displayName(), formatMillis(until.Add(time.Second-1).UnixMilli()))
@@ -80,11 +81,11 @@ func (q *quoter) waitedTooLong(id identity) error {
 	return fault.Overload("other quotes are being made: try again in a second")
 }
 
-// jobForecast is the prediction for a job at its submission.
+// jobForecast is the forecast for a job at its submission.
 type jobForecast struct {
 	estimates  []*droverv1.StageEstimate
 	quote      *droverv1.Quote // of a job with a deadline; nil if none can be made
-	acceptedBy string          // what fulfilled the required probability: guarantee or quote
+	acceptedBy string          // what satisfied the required probability: guarantee or quote
 }
 
 // makeQuote is step 4 of a submission.
@@ -148,12 +149,14 @@ func (t *dryRunResult) allWarnings(require float64) []string {
 	return append(t.warnings, text)
 }
 
-// offer says when a dry run looks for a deadline that holds: if that of the job is met with a probability below so much. A job
-// that has more than the probability of the offer, and is weak nevertheless, is offered a deadline with counterOfferProbability.
+// offer describes when a dry run looks for a better deadline, and which: if the job meets its own
+// with a probability lower than below, it offers one that is met with probability. A job with a
+// weak quote that still exceeds probability is offered a deadline with counterOfferProbability.
 type offer struct{ probability, below float64 }
 
-// findOffer sets the earliest deadline found that is met with the probability of the offer. That of a job with a strong
-// quote is its own; a job without a deadline, or under a scheduler for which deadlines change nothing, ends when it does.
+// findOffer sets the earliest deadline that is met with the probability of the offer. A job with a
+// strong quote keeps its own deadline. Without a deadline, or under a scheduler that ignores
+// deadlines, the offer is when the job would end anyway.
 func (t *dryRunResult) findOffer(planner *forecast.Forecaster, d *draft, q forecast.Query, now scheduler.Time) error {
 	var at scheduler.Time
 	p := t.quote.GetProbability()

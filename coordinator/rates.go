@@ -22,8 +22,8 @@ func newRates(perS float64) *rates { return &rates{perS: perS, of: map[string]*r
 
 func (r *rates) allow(name string) bool { return r.limiter(name).Allow() }
 
-// reserve returns for how long something of a name has to wait, and reserves that place unless it is longer
-// than most.
+// reserve returns how long name has to wait for its next turn, and reserves the turn. If the wait
+// is longer than most, it reserves nothing.
 func (r *rates) reserve(name string, most time.Duration) (wait time.Duration, ok bool) {
 	place := r.limiter(name).Reserve()
 	if wait = place.Delay(); wait > most {

@@ -15,7 +15,7 @@ import (
 func (p *projection) rebuild(f *facts.Facts) error {
 	p.state, p.restoreClasses = scheduler.New(), newRestoreClasses(f.Nodes()) // all classes at once: no node is put twice
 	clear(p.lateOutputLosses)
-	for range 2 { // a tenant may have been moved below one that was created after it, which the second pass finds
+	for range 2 { // a tenant may be below one that was created later: the second pass puts it there
 		for _, t := range f.Tenants() {
 			if err := p.putTenant(f, t); err != nil {
 				return err
@@ -118,7 +118,8 @@ func (p *projection) restoreAttempt(f *facts.Facts, k facts.Key, a *facts.Attemp
 	return p.restoreLevel(f, k, a, f.Time())
 }
 
-// restoreLevel brings an attempt to its level at a time: no later than what is replayed after it, whose run time would not count.
+// restoreLevel brings an attempt to its level. at must not be later than the steps that are
+// replayed afterwards, or their run time would not count.
 func (p *projection) restoreLevel(f *facts.Facts, k facts.Key, a *facts.Attempt, at int64) error {
 	if a.Level == droverv1.Level_LEVEL_RUNNING && a.Target == 0 && a.Suspension.ImageNode == 0 && a.Suspension.Refused() == 0 && a.Suspension.SuspendedAt == 0 {
 		return nil
@@ -140,7 +141,7 @@ func (p *projection) restorePolicyStates(f *facts.Facts) error {
 		return fmt.Errorf("%w: %w", errDrift, err)
 	}
 	for _, r := range f.Reservations() {
-		if r.GetNode() == 0 { // on no node: no scheduler makes such, and none would serve it
+		if r.GetNode() == 0 { // on no node: no scheduler makes such reservations, and none would use one
 			continue
 		}
 		act := &scheduler.Action{Kind: scheduler.ActReserve, Reservation: reservation(r)}

@@ -8,15 +8,14 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 )
 
-// Limits of transient refusals: a level that a node could not reach for a
-// retryable reason, such as a full disk, is not requested again before a
-// back-off expires. Its expiry is an entry, like the refusal.
+// Limits of transient refusals. A level that a node could not reach for a retryable reason, such as
+// a full disk, is requested again only after a back-off. Its expiry is an entry, like the refusal.
 const (
 	refusalPause       = 5 * time.Second // between two proposals for the same attempt
 	maxExpiredRefusals = 256             // in one entry
 )
 
-// refusals is when the back-offs of attempts after transient refusals expire, Unix ns.
+// refusals holds when the back-off of each attempt after a transient refusal expires, Unix ns.
 type refusals map[facts.Key]int64
 
 // track follows a change of an attempt.
@@ -28,9 +27,9 @@ func (r refusals) track(k facts.Key, a *facts.Attempt) {
 	}
 }
 
-// expire proposes the end of the back-off of attempts whose time has
-// come, so that the scheduler may request those levels again. It returns when
-// the next one is due, zero for none. O(attempts with a back-off).
+// expire proposes the end of the back-offs that have expired, so that the scheduler may request
+// those levels again. It returns when the next one expires, zero for none. O(attempts with a
+// back-off).
 func (r refusals) expire(ctx context.Context, c *core) (next time.Time, err error) {
 	now := c.now()
 	expired := &droverv1.RefusalsExpiredFact{}

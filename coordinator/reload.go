@@ -13,14 +13,14 @@ type SchedulerChoice struct {
 	Params map[string]string
 }
 
-// defaultScheduler is the policy in force until an operator sets one.
+// defaultScheduler returns the policy that is in force until an operator sets one.
 func (c *core) defaultScheduler() (string, map[string]string) {
 	d := c.schedulerDefault.Load()
 	return d.Name, d.Params
 }
 
-// followReloads takes over defaults that were changed while the coordinator runs.
-// A choice that is wrong changes nothing.
+// followReloads takes over a default scheduler that was changed while the coordinator runs. An
+// invalid choice changes nothing.
 func (c *core) followReloads(ctx context.Context) error {
 	for {
 		select {
@@ -45,8 +45,8 @@ func (c *core) followReloads(ctx context.Context) error {
 	}
 }
 
-// applyReload makes the policy again where it is the default that changed. What another one has reserved goes, as it
-// does when an operator sets a scheduler.
+// applyReload creates the policy again if the default scheduler in force has changed. The
+// reservations of the previous one are deleted, as when an operator sets a scheduler.
 func (l *leader) applyReload(ctx context.Context) error {
 	before := l.policyName
 	l.c.view(func(f *facts.Facts) {

@@ -7,9 +7,9 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// Bounds of the numbers that a node may report. They are far above those of real machines, and so low that
-// sums of them, and milliseconds in nanoseconds, stay within 64 bits: what is a fact must be a state of the
-// scheduler, now and whenever the log is read again.
+// Bounds of the numbers that a node may report. They are far above those of real machines, and low
+// enough that their sums, and milliseconds converted to nanoseconds, fit into 64 bits: State must
+// accept every fact, now and whenever the log is replayed.
 const (
 	maxReportedAmount = 1 << 48                    // bytes or millicores of one attempt
 	maxReportedMS     = 10 * 365 * 24 * 60 * 60e3  // of a duration: ten years
@@ -18,7 +18,7 @@ const (
 	maxRegistration   = 256 << 10                  // bytes
 )
 
-// boundNumbers brings the numbers of an attempt's report into their bounds.
+// boundNumbers clips the numbers of an attempt's report to their bounds.
 func boundNumbers(a *droverv1.SeenAttempt) {
 	bound(maxReportedAmount, &a.OutputLength, &a.InputBytes, &a.SwapOccupied, &a.DiskOccupied, &a.ImageOccupied)
 	bound(maxReportedMS, &a.RunningMs, &a.StartPauseMs, &a.FetchingMs, &a.CommittingMs)
@@ -38,7 +38,7 @@ func boundNumbers(a *droverv1.SeenAttempt) {
 	}
 }
 
-// boundLoad does the same for the load of a node.
+// boundLoad clips the numbers of a node's load to their bounds.
 func boundLoad(l *droverv1.NodeLoad) {
 	if l == nil {
 		return
@@ -63,8 +63,8 @@ func bound(most int64, numbers ...*int64) {
 	}
 }
 
-// checkRegistration refuses what the scheduler's state takes and no machine is. The harness's memory is charged to
-// each task of every job, whichever node it runs on.
+// checkRegistration refuses amounts that State accepts but no machine has. The harness's memory is
+// charged to each task of every job, whatever node it runs on.
 func checkRegistration(i *droverv1.NodeInfo) error {
 	if m := i.GetTaskOverheadMemory(); m < 0 || m > maxTaskOverhead {
 		return fault.New(fault.Invalid, "its harness takes %d bytes of memory for each task: 0 to %d are possible", m, int64(maxTaskOverhead))

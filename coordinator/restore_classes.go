@@ -10,19 +10,20 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 )
 
-// restoreClasses groups the nodes by what facts.CanRestore compares, so that State, which knows names of classes only,
-// permits the same migrations. There are few classes: a node that registers again costs the comparison with each
-// class where its own is new, and a look at each node where a class comes or goes.
+// restoreClasses groups the nodes by everything that facts.CanRestore compares. State, which knows
+// only names of classes, thus permits the same migrations. There are few classes. A node that
+// registers with a new class is compared with each class; when a class appears or disappears, each
+// node is visited.
 type restoreClasses struct {
 	of      map[int32]string // the class of each node
 	classes map[string]*restoreClass
 }
 
-// restoreClass is what is known of one class.
+// restoreClass is one class of nodes.
 type restoreClass struct {
 	nodes    int                // of this class; at 0 it is deleted
 	info     *droverv1.NodeInfo // of any of them
-	restores []string           // the other classes whose checkpoints these nodes can restore, in order; replaced, never changed
+	restores []string           // the other classes whose checkpoints these nodes can restore, sorted; replaced, never changed
 }
 
 func newRestoreClasses(nodes []*facts.Node) *restoreClasses {
@@ -33,7 +34,8 @@ func newRestoreClasses(nodes []*facts.Node) *restoreClasses {
 	return c
 }
 
-// put adds a node, or changes its class. It returns the classes that can restore others than before, nil for none.
+// put adds a node, or changes its class. It returns the classes that can now restore other classes
+// than before, nil for none.
 func (c *restoreClasses) put(n *facts.Node) (changed map[string]bool) {
 	class := restoreClassOf(n.Info)
 	old, had := c.of[n.ID]
@@ -69,7 +71,7 @@ func (c *restoreClasses) add(class string, info *droverv1.NodeInfo, changed map[
 	c.classes[class].nodes++
 }
 
-// remove counts a node of a class no longer.
+// remove removes a node from the count of its class.
 func (c *restoreClasses) remove(class string, changed map[string]bool) {
 	gone := c.classes[class]
 	if gone.nodes--; gone.nodes > 0 {
@@ -84,7 +86,7 @@ func (c *restoreClasses) remove(class string, changed map[string]bool) {
 	}
 }
 
-// restoredBy returns the other classes whose checkpoints nodes of a class can restore, in order.
+// restoredBy returns the other classes whose checkpoints nodes of a class can restore, sorted.
 func (c *restoreClasses) restoredBy(class string) []string {
 	if k := c.classes[class]; k != nil {
 		return k.restores
@@ -92,8 +94,9 @@ func (c *restoreClasses) restoredBy(class string) []string {
 	return nil
 }
 
-// restoreClassOf returns a name for all that facts.CanRestore compares of a node: nodes of one class can restore each
-// other's checkpoints. It is "" for all nodes that make and restore none.
+// restoreClassOf returns a name for everything that facts.CanRestore compares of a node: nodes of
+// one class can restore each other's checkpoints. It is "" for nodes that neither make nor restore
+// checkpoints.
 func restoreClassOf(i *droverv1.NodeInfo) string {
 	if !slices.Contains(i.GetLevels(), droverv1.Level_LEVEL_CHECKPOINTED) {
 		return ""

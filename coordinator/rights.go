@@ -69,7 +69,7 @@ func (a *authorizer) allowed(id identity, r right, t *droverv1.Tenant) bool {
 	}
 }
 
-// listed reports whether names contains name, with or without "user/", or "*".
+// listed reports whether names contains "*", or name with or without "user/".
 func listed(names []string, name string) bool {
 	short := strings.TrimPrefix(name, "user/")
 	return slices.ContainsFunc(names, func(n string) bool { return n == "*" || n == name || n == short })
@@ -132,8 +132,8 @@ func (a *authorizer) needJob(ctx context.Context, r right, f *facts.Facts, j *fa
 	return nil
 }
 
-// checkAccess returns an error if the caller may not call a procedure whatever
-// the request says.
+// checkAccess returns an error if the caller may not call a procedure, whatever the request
+// contains.
 func (a *authorizer) checkAccess(ctx context.Context, name string, proc procedure) error {
 	id := caller(ctx)
 	switch proc.access {
@@ -170,8 +170,8 @@ func (a *authorizer) checkAccess(ctx context.Context, name string, proc procedur
 	}
 }
 
-// readerRights returns a name that callers share only if they may read the same:
-// operators may read everything, unless a token leaves them less.
+// readerRights returns a name that two callers share only if they may read the same. Operators may
+// read everything, unless a token grants them less.
 func (a *authorizer) readerRights(id identity) string {
 	if id.scope == nil && a.operator(id) {
 		return "operators"
@@ -193,8 +193,8 @@ func (a *authorizer) visibleTenants(ctx context.Context, f *facts.Facts) []*drov
 	return out
 }
 
-// visibleReason returns the reason of a node, or the text of an event of it, as the caller may read it: the message of a
-// task is for operators.
+// visibleReason returns the reason or event text of a node as the caller may read it: only
+// operators see messages of tasks.
 func (a *authorizer) visibleReason(ctx context.Context, text string) string {
 	if a.operator(caller(ctx)) {
 		return text
@@ -202,8 +202,8 @@ func (a *authorizer) visibleReason(ctx context.Context, text string) string {
 	return facts.WithoutMessage(text)
 }
 
-// visiblePast returns which jobs of the past the caller may read: those of tenants
-// that it may read now, and those that it submitted.
+// visiblePast returns a function that reports whether the caller may read a past job: jobs of
+// tenants that it may read now, and jobs that it submitted.
 func (a *authorizer) visiblePast(ctx context.Context) func(*droverv1.JobSummary) bool {
 	may := a.visibleTenantUser(ctx)
 	return func(j *droverv1.JobSummary) bool { return may(j.GetTenant(), j.GetSubmitter()) }
@@ -225,12 +225,11 @@ func (a *authorizer) visibleTenantUser(ctx context.Context) func(tenant, user st
 	}
 }
 
-// findJob finds a job that the caller may read, by number, NAME or TENANT/NAME:
-// the live one of that name, otherwise the newest not forgotten. A number comes
-// first: earlier versions accepted names that look like one, which TENANT/NAME
-// still finds. A name that is live in several tenants of the caller must be given with its tenant. A job that
-// the caller may not read is as one that does not exist, so that numbers and
-// names tell a stranger nothing.
+// findJob finds a job that the caller may read, by number, NAME or TENANT/NAME: the live job of
+// that name, otherwise the newest that is not forgotten. A number takes precedence: earlier
+// versions accepted names that look like numbers, which TENANT/NAME still finds. A name that is
+// live in several of the caller's tenants needs its tenant. A job that the caller may not read is
+// reported as not found, so that nobody learns names and numbers by trying.
 func (a *authorizer) findJob(ctx context.Context, f *facts.Facts, name string) (*facts.Job, error) {
 	if name == "" {
 		return nil, fault.New(fault.Invalid, "which job? give its name or number")

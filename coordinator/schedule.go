@@ -26,9 +26,9 @@ const (
 	minutesOfTheEnd = time.Minute
 )
 
-// GetSchedule returns the attempts that occupy nodes since a time in the past,
-// the reservations, and the stages that wait. Every attempt that is not forgotten is
-// looked at; only those of the response are described. O(attempts not forgotten).
+// GetSchedule returns the attempts that have occupied nodes since a time in the past, the
+// reservations, and the stages that wait. It looks at every attempt that is not forgotten, and
+// describes only those of the response. O(attempts not forgotten).
 func (s *clientService) GetSchedule(ctx context.Context, req *connect.Request[droverv1.GetScheduleRequest]) (*connect.Response[droverv1.GetScheduleResponse], error) {
 	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, err
@@ -81,11 +81,11 @@ type scheduleBuilder struct {
 
 	gaps  map[string][]*droverv1.ScheduleGap
 	jobs  map[uint64]bool // to be listed in the response
-	known map[uint64]bool // the facts have it: it is not looked for in the history
+	known map[uint64]bool // already in the facts: not looked up in the history
 	out   *droverv1.GetScheduleResponse
 }
 
-// candidate is an attempt that the request is about.
+// candidate is an attempt that matches the request.
 type candidate struct {
 	key           facts.Key
 	node          int32
@@ -94,7 +94,7 @@ type candidate struct {
 	placed, ended int64
 }
 
-// collectAttempts collects the attempts that the request is about.
+// collectAttempts collects the attempts that match the request.
 func (b *scheduleBuilder) collectAttempts(f *facts.Facts) {
 	from, only := b.from.UnixNano(), int32(-1)
 	if name := b.req.GetNode(); name != "" {
@@ -111,7 +111,7 @@ func (b *scheduleBuilder) collectAttempts(f *facts.Facts) {
 		}
 		readable := b.readable(f, j)
 		if !readable && (b.job != 0 || b.req.GetTenant() != "") {
-			continue // that some of the capacity is this job's is what the caller may not know
+			continue // a caller may not learn that this job has reserved some of the capacity
 		}
 		f.EachAttempt(j, func(k facts.Key, _ *facts.Task, a *facts.Attempt) {
 			active := a.State.IsActive()
@@ -122,12 +122,12 @@ func (b *scheduleBuilder) collectAttempts(f *facts.Facts) {
 	}
 }
 
-// overlaps reports whether attempts of a job may be in the time of the response.
+// overlaps reports whether a job may have attempts in the time span of the response.
 func (b *scheduleBuilder) overlaps(j *facts.Job) bool {
 	return !j.HasEnded() || j.Live > 0 || j.Ended >= b.from.UnixNano()
 }
 
-// limit returns how many attempts the response has at most.
+// limit returns the largest number of attempts in the response.
 func (b *scheduleBuilder) limit() int {
 	if n := int(b.req.GetLimit()); n > 0 && n <= maxScheduled {
 		return n
@@ -135,8 +135,8 @@ func (b *scheduleBuilder) limit() int {
 	return maxScheduled
 }
 
-// chooseAttempts leaves the candidates that the response has room for: active ones first, then those
-// that ended last.
+// chooseAttempts drops candidates beyond the limit: it keeps active ones first, then those that
+// ended last.
 func (b *scheduleBuilder) chooseAttempts() {
 	more := len(b.candidates) - b.limit()
 	if more <= 0 {
@@ -185,7 +185,7 @@ func (b *scheduleBuilder) addNodes(f *facts.Facts) {
 	}
 }
 
-// wants reports whether the request is about a job.
+// wants reports whether a job matches the request.
 func (b *scheduleBuilder) wants(j *facts.Job) bool {
 	return j != nil && (b.job == 0 || j.ID == b.job) && (b.req.GetTenant() == "" || b.req.GetTenant() == j.Spec.Tenant)
 }
@@ -239,9 +239,9 @@ func (b *scheduleBuilder) attempt(j *facts.Job, k facts.Key, a *facts.Attempt) *
 
 func openGap(gaps []*droverv1.ScheduleGap) bool { return len(gaps) > 0 && gaps[len(gaps)-1].ToMs == 0 }
 
-// expectedEnd returns when an active attempt is expected to end, Unix ms, 0 if
-// nothing is known: from its progress if it has some, otherwise from the
-// predicted run time. What should have ended is expected to end soon.
+// expectedEnd returns when an active attempt is expected to end, Unix ms, 0 if unknown: by its
+// progress if it has some, otherwise by the predicted run time. An attempt that is overdue is
+// expected to end soon.
 func (b *scheduleBuilder) expectedEnd(st *facts.Stage, a *facts.Attempt, seen *droverv1.SeenAttempt) int64 {
 	now := b.now.UnixMilli()
 	ran := seen.GetRunningMs()
@@ -258,7 +258,7 @@ func (b *scheduleBuilder) expectedEnd(st *facts.Stage, a *facts.Attempt, seen *d
 	return max(a.Placed/1e6+estimate, now+1000)
 }
 
-// addWaiting adds the stages of a readable job whose tasks wait.
+// addWaiting adds the stages of a readable job that have waiting tasks.
 func (b *scheduleBuilder) addWaiting(f *facts.Facts, j *facts.Job, expected forecast.Expected) {
 	if j.HasEnded() || !b.readable(f, j) {
 		return
@@ -330,8 +330,8 @@ func (b *scheduleBuilder) addReservations(f *facts.Facts) {
 	}
 }
 
-// cut bounds the attempts of the response: active ones go first, then those
-// that ended last. It sets the last planned end.
+// cut limits the attempts of the response: it keeps active ones first, then those that ended last.
+// It also sets the last planned end.
 func (b *scheduleBuilder) cut() {
 	list := b.out.Attempts
 	slices.SortStableFunc(list, func(x, y *droverv1.ScheduleAttempt) int {

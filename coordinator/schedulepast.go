@@ -7,8 +7,8 @@ import (
 	"github.com/drover-run/drover/coordinator/past"
 )
 
-// buildPast makes the schedule that of a job of which only the history knows,
-// since its submission unless the caller asked for another time.
+// buildPast builds the schedule of a job that only the history has, since its submission unless the
+// caller asked for another time.
 func (b *scheduleBuilder) buildPast(j *droverv1.PastJob) error {
 	b.job = j.GetSummary().GetJob()
 	if b.req.GetFromMs() == 0 {
@@ -19,9 +19,8 @@ func (b *scheduleBuilder) buildPast(j *droverv1.PastJob) error {
 	return nil
 }
 
-// addPast adds the attempts of jobs that the coordinator has forgotten and that the
-// history still has, the jobs that ended last first, until there are as many as a
-// response has. O(attempts added + jobs that ended since).
+// addPast adds attempts of jobs that the facts no longer have and the history does, from the job
+// that ended last, up to the limit of the response. O(attempts added + jobs that ended since).
 func (b *scheduleBuilder) addPast() error {
 	nodes := map[string]int32{}
 	for _, n := range b.out.Nodes {
@@ -87,8 +86,8 @@ func (b *scheduleBuilder) addPastJob(j *droverv1.JobSummary, nodes map[string]in
 	return nil
 }
 
-// pastGaps returns when an ended attempt was suspended. Of several suspensions only
-// their sum is known.
+// pastGaps returns when an ended attempt was suspended. If it was suspended more than once, only
+// the total is known.
 func pastGaps(a *droverv1.PastAttempt) []*droverv1.ScheduleGap {
 	if a.GetSuspends() != 1 || a.GetSuspendedAtMs() == 0 {
 		return nil

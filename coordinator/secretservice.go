@@ -17,7 +17,7 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-// SecretKeyFile is the key file in the folder of a coordinator whose operator names no other.
+// SecretKeyFile is the default name of the key file, in the coordinator's folder.
 const SecretKeyFile = "secrets.key"
 
 // maxPutTries bounds the tries to store a version while others store versions of the same secret.
@@ -30,8 +30,8 @@ func openSecretKeys(cfg Config) *secrets.Keys {
 	return secrets.Follow(filepath.Join(cfg.Dir, SecretKeyFile))
 }
 
-// secretService serves `drover secret`. Values go in and never out: only
-// nodeService.GetSecrets decrypts them for others.
+// secretService serves `drover secret`. It returns no values: only nodeService.GetSecrets decrypts
+// them, for nodes.
 type secretService struct{ c *core }
 
 var _ droverv1connect.SecretServiceHandler = (*secretService)(nil)
@@ -66,7 +66,7 @@ func (s *secretService) PutSecret(ctx context.Context, req *connect.Request[drov
 	}
 }
 
-// putVersion stores a value under a number that no version of the name has had.
+// putVersion stores a value under a number that no version of this name has had.
 func (s *secretService) putVersion(ctx context.Context, ring *secrets.Keyring, m *droverv1.PutSecretRequest) (uint32, error) {
 	id := secrets.ID{Tenant: m.GetTenant(), Name: m.GetName()}
 	s.c.view(func(f *facts.Facts) {
@@ -114,8 +114,8 @@ func (s *secretService) DeleteSecret(ctx context.Context, req *connect.Request[d
 	return connect.NewResponse(&droverv1.DeleteSecretResponse{Versions: int32(res.Changed)}), nil
 }
 
-// RotateSecrets encrypts again what is not encrypted with the newest key. A
-// version that changes meanwhile is left to its change. It may be repeated.
+// RotateSecrets encrypts again every version that is not encrypted with the newest key. It skips a
+// version that changes meanwhile. It may be repeated.
 func (s *secretService) RotateSecrets(ctx context.Context, _ *connect.Request[droverv1.RotateSecretsRequest]) (*connect.Response[droverv1.RotateSecretsResponse], error) {
 	if err := s.c.rights.needOperator(ctx, "rotate the keys of secrets"); err != nil {
 		return nil, err
@@ -153,8 +153,8 @@ func sealed(v *facts.SecretVersion) secrets.Sealed {
 	return secrets.Sealed{Key: v.Key, Nonce: v.Nonce, Ciphertext: v.Ciphertext}
 }
 
-// GetSecrets returns the values of an attempt's stored secrets to the node that is
-// to run it.
+// GetSecrets returns the values of an attempt's stored secrets to the node that is to run the
+// attempt.
 func (s *nodeService) GetSecrets(ctx context.Context, req *connect.Request[droverv1.GetSecretsRequest]) (*connect.Response[droverv1.GetSecretsResponse], error) {
 	n, again, err := s.session(ctx, req.Msg.GetNode(), req.Msg.GetEpoch())
 	if err != nil {
@@ -189,9 +189,8 @@ type attemptSecret struct {
 	version *facts.SecretVersion
 }
 
-// secretsOf returns the stored secrets of an attempt that a node is to run now.
-// Without a version in the reference it is the newest: what was put since the
-// submission counts.
+// secretsOf returns the stored secrets of an attempt that a node is to run now. A reference without
+// a version means the newest version, even one stored after the submission.
 func (s *nodeService) secretsOf(n *facts.Node, key *droverv1.AttemptKey) (list []attemptSecret, err error) {
 	k := facts.KeyOf(key)
 	s.core.view(func(f *facts.Facts) {

@@ -81,9 +81,9 @@ func (c *core) serve(ctx context.Context) error {
 	return g.Wait()
 }
 
-// remoteTLS returns the configuration of the port for users and nodes. A caller
-// without a certificate ends at the handshake while there is no token that he
-// could show instead, nor a provider of ID tokens.
+// remoteTLS returns the TLS configuration of the port for users and nodes. A caller without a
+// certificate fails in the handshake unless there are other ways to authenticate: tokens, or a
+// provider of ID tokens.
 func (c *core) remoteTLS() *tls.Config {
 	base := c.cfg.tls.Clone()
 	optional := c.cfg.tls.Clone()
@@ -154,7 +154,7 @@ func shutdownServer(s *http.Server, running *inFlight) error {
 	return err
 }
 
-// newHandler returns the HTTP handler of both services, /metrics and /healthz.
+// newHandler returns the HTTP handler of all services, /metrics and /healthz.
 func (c *core) newHandler() http.Handler {
 	mux := http.NewServeMux()
 	opts := []connect.HandlerOption{
@@ -221,8 +221,8 @@ func (c *core) newHandler() http.Handler {
 	return c.admission.admit(mux)
 }
 
-// lazily has mux serve a service whose handler is built with its first request. A handler has tables for each procedure, and
-// a coordinator that does not lead needs almost none.
+// lazily registers a service whose handler is built at its first request. A handler has tables for
+// each procedure, and a coordinator that does not lead needs almost none.
 func lazily(mux *http.ServeMux, service string, build func() (path string, h http.Handler)) {
 	handler := sync.OnceValue(func() http.Handler {
 		_, h := build()
@@ -231,8 +231,9 @@ func lazily(mux *http.ServeMux, service string, build func() (path string, h htt
 	mux.HandleFunc("/"+service+"/", func(w http.ResponseWriter, r *http.Request) { handler().ServeHTTP(w, r) })
 }
 
-// boundedGzip unpacks no more of a message than shows that it is longer than most bytes. Connect reads a message that is
-// too long to its end: a megabyte of packed zeros took a processor for as long as a gigabyte does.
+// boundedGzip decompresses only as much of a message as shows that it exceeds most bytes. Connect
+// would decompress a message to its end before it refuses it: a megabyte of compressed zeros costs
+// as much processor time as a gigabyte.
 func boundedGzip(most int) connect.HandlerOption {
 	return connect.WithCompression("gzip", func() connect.Decompressor { return &boundedReader{most: int64(most) + 1} },
 		func() connect.Compressor { return gzip.NewWriter(io.Discard) })
@@ -259,10 +260,10 @@ func (r *boundedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// guard intercepts every admitted call: timeouts, error classes.
+// guard intercepts every admitted call: it sets time limits and translates errors.
 type guard struct{ c *core }
 
-// retryAfter is what an overloaded server asks of clients, in seconds.
+// retryAfter is how long an overloaded server asks its clients to wait, in seconds.
 const retryAfter = "1"
 
 func toWireError(err error) error {
@@ -300,7 +301,7 @@ func (g *guard) WrapStreamingClient(next connect.StreamingClientFunc) connect.St
 	return next
 }
 
-// WrapStreamingHandler ends them when the server stops.
+// WrapStreamingHandler ends streams when the server stops.
 func (g *guard) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
 		ctx, cancel := context.WithCancel(ctx)

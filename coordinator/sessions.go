@@ -10,9 +10,8 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 )
 
-// sessions holds recent reports that are no facts: when nodes last reported,
-// their load, and the state of each running attempt. It is lost with the
-// process; the nodes report it again.
+// sessions holds recent reports that are no facts: when nodes last reported, their load, and the
+// state of each running attempt. It is lost with the process; nodes report everything again.
 type sessions struct {
 	mu    sync.Mutex
 	nodes map[int32]*nodeSession
@@ -22,10 +21,10 @@ type nodeSession struct {
 	epoch       uint64
 	lastReport  time.Time // time of the last report, or of this leader's start
 	leaseFrom   time.Time // if later, the lease counts from here: the coordinator had stood still
-	reported    bool      // whether it has reported to this leader
-	lost        bool      // its lease has ended: nothing that the node says in this epoch renews it
-	declared    bool      // and its loss is in the facts; kept so that no call that began before opens it again
-	refused     string    // the daemon to which the node's name was refused last
+	reported    bool      // if later, the lease counts from here, because the coordinator stood still
+	lost        bool      // its lease has ended: no report of this epoch renews it
+	declared    bool      // its loss is in the facts too; kept so that a call that began earlier does not open the session again
+	refused     string    // the last daemon that was refused the node's name
 	load        *droverv1.NodeLoad
 	seen        map[facts.Key]*droverv1.SeenAttempt
 	unknown     map[unknownRun]*droverv1.SeenAttempt // from before a restore, and not in the facts
@@ -51,7 +50,7 @@ func (s *sessions) reset(f *facts.Facts, now time.Time) {
 	}
 }
 
-// open opens the session of a node that was registered, unless there is one of that epoch or a later one.
+// open opens the session of a registered node, unless it has one of that epoch or a later one.
 func (s *sessions) open(node int32, epoch uint64, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,8 +69,8 @@ func (s *sessions) openLocked(node int32, epoch uint64, now time.Time) *nodeSess
 	return n
 }
 
-// register opens or renews a node's session. It reports whether the node has a lease: it has none in an epoch of
-// which the lease has ended.
+// register opens or renews a node's session. It returns false if the node has no lease, because the
+// lease of that epoch has ended.
 func (s *sessions) register(node int32, epoch uint64, now time.Time) (ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,7 +82,8 @@ func (s *sessions) register(node int32, epoch uint64, now time.Time) (ok bool) {
 	return true
 }
 
-// refuse records that a daemon was refused the name of a node. It reports whether that is news.
+// refuse records that a daemon was refused the name of a node. It reports whether that daemon is
+// another one than the last.
 func (s *sessions) refuse(node int32, epoch uint64, daemon string) (news bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,17 +95,18 @@ func (s *sessions) refuse(node int32, epoch uint64, daemon string) (news bool) {
 	return true
 }
 
-// heardAt records that the node said something now. A clock that is behind for a moment must not end the lease
-// of a node that reports in it: the time of the last report does not go back.
+// heardAt records a message of the node at now. The time of the last report never goes back: a
+// clock that was set back for a moment must not end the lease of a node that reports meanwhile.
 func (n *nodeSession) heardAt(now time.Time) {
 	if now.After(n.lastReport) {
 		n.lastReport = now
 	}
 }
 
-// report stores the parts of a report that are no facts, and renews the node's lease. It reports whether the node has
-// one: not without a session, and not once its lease has ended. The answer to a report grants the node a lease, and the
-// leader may start its tasks elsewhere as soon as it has looked at the leases.
+// report stores the parts of a report that are no facts, and renews the node's lease. It returns
+// false if the node has no lease: it has no session, or its lease has ended. The response to a
+// report grants the node a lease, while the leader may start its tasks elsewhere as soon as it has
+// found the lease ended.
 func (s *sessions) report(r *droverv1.ReportRequest, now time.Time) (ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,7 +171,7 @@ func (s *sessions) runningAttempts() []attemptProgress {
 	return out
 }
 
-// dropAttempt forgets the report of an attempt.
+// dropAttempt drops the report of an attempt.
 func (s *sessions) dropAttempt(node int32, k facts.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -208,9 +209,9 @@ func (s *sessions) setWatch(node int32, epoch uint64, end func()) {
 	n.cancelWatch = end
 }
 
-// endLeases ends the leases that are due, and returns their nodes in order of their numbers until their loss is
-// declared, and when the next lease ends. A report that seems to come from the future, because the clock was ahead of now,
-// counts from now on: its node must not live for longer by that.
+// endLeases ends the leases that are due. It returns their nodes, by number, at each call until
+// their loss is declared, and when the next lease ends. A report later than now, because the clock
+// was set back, counts from now on, so that the lease does not last longer.
 func (s *sessions) endLeases(now time.Time, lease time.Duration) (gone []lostNode, next time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

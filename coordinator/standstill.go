@@ -2,10 +2,9 @@ package coordinator
 
 import "time"
 
-// standstill notices that the loop did not run for a while: the process was
-// stopped, its machine was suspended or moved, its disk stalled, or the clock
-// was set ahead. The reports of nodes waited unread in that time, so their
-// leases must not end by it.
+// standstill detects that the loop did not run for a while: the process was stopped, its machine
+// was suspended or moved, its disk stalled, or the clock was set forward. Reports of nodes waited
+// unread meanwhile, so their leases must not end because of it.
 type standstill struct {
 	lastLook time.Time // zero before the first look
 }
@@ -13,9 +12,9 @@ type standstill struct {
 // lookEvery returns the longest time between two looks at the leases.
 func lookEvery(lease time.Duration) time.Duration { return max(lease/4, time.Millisecond) }
 
-// observe records a look at the leases and returns for how long the loop stood
-// still before it, 0 if it did not. A loop that merely was late by a quarter of
-// a lease did not: nodes report five times in a lease.
+// observe records a look at the leases, and returns how long the loop stood still before it, 0 if
+// it did not. Being late by a quarter of a lease does not count: nodes report five times in a
+// lease.
 func (s *standstill) observe(now time.Time, lease time.Duration) time.Duration {
 	gap := now.Sub(s.lastLook)
 	first := s.lastLook.IsZero()

@@ -10,9 +10,9 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 )
 
-// startFailures are the nodes that could not start tasks. What a node lacks, such as a program, an image of its
-// registry or a secret of its folder, another one may have; what two nodes cannot start, none can. They are remembered
-// by the leader alone: the next one may try once more.
+// startFailures remembers which nodes could not start tasks. Another node may have what one lacks,
+// such as a program, an image of its registry or a secret of its folder; what two nodes cannot
+// start, probably none can. Only the leader remembers them: the next leader may try once more.
 type startFailures struct {
 	mu sync.Mutex
 	on map[startedStage]int32 // the node that failed first
@@ -23,11 +23,12 @@ type startedStage struct {
 	stage int32
 }
 
-// maxStartFailures is the number of stages from which on those of jobs that have ended are forgotten.
+// maxStartFailures is the number of stages above which those of ended jobs are dropped.
 const maxStartFailures = 1000
 
-// markElsewhere returns a report of a node, with Elsewhere set if it says that a task could not be started there, and this is the
-// task's first such failure, no other node has failed so in the stage, and there is another node to try.
+// markElsewhere returns a node's report, with Elsewhere set if the task should be tried on another
+// node: it could not be started, this is its first such failure, no other node has failed so in the
+// stage, and there is another node to try.
 func (s *startFailures) markElsewhere(f *facts.Facts, n *facts.Node, seen *droverv1.SeenAttempt) *droverv1.SeenAttempt {
 	k := facts.KeyOf(seen.GetKey())
 	if seen.GetPhase() != droverv1.Phase_PHASE_FAILED || seen.GetCause() != droverv1.Cause_CAUSE_SPEC || failedToStart(f, k) || !hasOther(f, n) {

@@ -14,9 +14,9 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// CheckState finds out whether this program can read the state in a coordinator's
-// folder, and changes nothing there. A folder that does not exist is right.
-// fault.Unsupported: a newer program wrote it.
+// CheckState returns an error if this program cannot read the state in a coordinator's folder. It
+// changes nothing there, and accepts a folder that does not exist. fault.Unsupported: a newer
+// program wrote the state.
 func CheckState(dir string) error {
 	raft := filepath.Join(dir, "raft")
 	if err := raftstore.CheckVersion(raft); err != nil {
@@ -34,8 +34,8 @@ func CheckState(dir string) error {
 	return nil
 }
 
-// checkSnapshot reads the version in a snapshot's first line. One that cannot be
-// read, or is damaged, is left to package replica.
+// checkSnapshot checks the version in a snapshot's first line. It leaves snapshots that are damaged
+// or cannot be read to package replica.
 func checkSnapshot(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -55,7 +55,7 @@ func checkSnapshot(path string) error {
 	return nil
 }
 
-// isWhole reports whether a snapshot has the checksum that raft wrote into its description; O(bytes).
+// isWhole reports whether a snapshot has the checksum in its description by raft. O(bytes).
 func isWhole(path string) bool {
 	b, err := os.ReadFile(filepath.Join(filepath.Dir(path), "meta.json"))
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// jobView shows live jobs as the API does.
+// jobView builds the API's messages about live jobs.
 type jobView struct {
 	sessions *sessions
 	waits    *waitList
@@ -41,7 +41,8 @@ func (v *jobView) summary(f *facts.Facts, j *facts.Job) *droverv1.JobSummary {
 	return s
 }
 
-// What is said of the deadline of a live job that can be met: it is at risk if the job is expected to end later.
+// States of the deadline of a live job that can still be met. It is at risk if the job is expected
+// to end later.
 const (
 	deadlineOnTrack = "on track"
 	deadlineAtRisk  = "at risk"
@@ -109,7 +110,7 @@ func (v *jobView) stageStatus(f *facts.Facts, j *facts.Job, i int) *droverv1.Sta
 	return out
 }
 
-// addTasks adds the tasks of one stage, or of all, from the requested one on.
+// addTasks adds the tasks of the requested stage, or of all stages, from the requested task on.
 func (v *jobView) addTasks(f *facts.Facts, j *facts.Job, q *droverv1.ListTasksRequest, res *droverv1.ListTasksResponse) error {
 	stage, limit := q.GetStage(), int32(maxTasks)
 	if n := q.GetLimit(); n > 0 {
@@ -156,8 +157,9 @@ func (v *jobView) taskStatus(f *facts.Facts, j *facts.Job, stage, task int32) *d
 	return out
 }
 
-// fetchedBeforeLoss returns how many maps of a stage are pending in the facts and count as done: their outputs were lost, but all
-// reduces are done, which had fetched them. They do not run again. Their attempts go on to say that they were lost.
+// fetchedBeforeLoss returns how many maps of a stage are pending in the facts but count as done:
+// their outputs were lost after all reduces had fetched them, and the reduces are done. They do not
+// run again. Their attempts remain marked as lost.
 func fetchedBeforeLoss(j *facts.Job, stage int) int32 {
 	r := j.ReduceStage()
 	if r < 0 || stage != j.MapStage() || j.Stages[r].Tasks == 0 || j.Stages[r].Done < j.Stages[r].Tasks {
@@ -166,8 +168,8 @@ func fetchedBeforeLoss(j *facts.Job, stage int) int32 {
 	return j.Stages[stage].Pending
 }
 
-// taskState returns a task's state in words. A task that was pending when its
-// job ended will not run: its state is that of its last attempt.
+// taskState returns the state of a task in words. A task that was pending when its job ended will
+// not run, so its state is that of its last attempt.
 func taskState(j *facts.Job, stage int, t *facts.Task) string {
 	if t.State == facts.TaskPending && fetchedBeforeLoss(j, stage) > 0 {
 		return facts.TaskDone.String()
@@ -181,8 +183,8 @@ func taskState(j *facts.Job, stage int, t *facts.Task) string {
 	return "not run"
 }
 
-// lastSeen returns a node's last report of an attempt; how it ended comes from
-// the facts.
+// lastSeen returns a node's last report of an attempt; if the attempt has ended, the report in the
+// facts.
 func lastSeen(live *droverv1.SeenAttempt, k facts.Key, a *facts.Attempt) *droverv1.SeenAttempt {
 	if a.State.IsActive() && live != nil {
 		return live

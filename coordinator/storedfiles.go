@@ -18,8 +18,8 @@ const (
 	maxTouched    = 100_000
 )
 
-// storedFiles are the files of users that this server has. It removes those that
-// nothing needs any more.
+// storedFiles manages the uploaded files on this server, and removes those that nothing needs any
+// more.
 type storedFiles struct {
 	blobs   *blobs.Store
 	peers   *peers // nil for one server
@@ -30,15 +30,16 @@ type storedFiles struct {
 	log     *slog.Logger
 
 	mu    sync.Mutex
-	asked map[string]int64 // digests that clients asked for lately, Unix ns
+	asked map[string]int64 // digests that clients asked for recently, Unix ns
 }
 
 func newStoredFiles(c *core) *storedFiles {
 	return &storedFiles{blobs: c.blobs, peers: c.peers, view: c.view, propose: c.propose, now: c.now, minAge: c.cfg.blobMinAge, log: c.log, asked: map[string]int64{}}
 }
 
-// ask is has for a client that is about to rely on the file, which is then not collected for a while. What is
-// not there is not remembered: with digests of nothing anybody could fill the memory of all.
+// ask is has for a client that is about to rely on the file: the file is then not collected for a
+// while. Digests of missing files are not remembered, or callers could fill the memory with
+// invented ones.
 func (s *storedFiles) ask(ctx context.Context, d string) bool {
 	known := false
 	s.view(func(f *facts.Facts) {
@@ -49,8 +50,8 @@ func (s *storedFiles) ask(ctx context.Context, d string) bool {
 	return known && s.has(ctx, d)
 }
 
-// has reports whether a file is a fact and here; one that another coordinator
-// has is fetched.
+// has reports whether a file is a fact and present here. It fetches the file from another
+// coordinator if necessary.
 func (s *storedFiles) has(ctx context.Context, d string) (has bool) {
 	s.view(func(f *facts.Facts) { has = f.Blob(d) != nil })
 	if has && s.peers.keeper().ensure(ctx, d) == nil {
@@ -83,7 +84,7 @@ func (s *storedFiles) collect(ctx context.Context) (more bool) {
 	return more
 }
 
-// pruneTouched forgets which blobs were asked for before a time.
+// pruneTouched drops the blobs that were last asked for before a time.
 func (s *storedFiles) pruneTouched(before time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,8 +122,8 @@ func (s *storedFiles) remove(digest string) {
 	}
 }
 
-// replaceDamaged fetches a file, which was damaged and moved aside, again from another coordinator, and reports whether
-// one had it. The events name a file that none has.
+// replaceDamaged fetches a damaged file, which was moved aside, again from another coordinator, and
+// reports whether one had it. If none had it, an event names the file.
 func (s *storedFiles) replaceDamaged(ctx context.Context, digest string, why error) bool {
 	if s.peers != nil {
 		s.peers.files.gone(digest)
@@ -139,9 +140,9 @@ func (s *storedFiles) replaceDamaged(ctx context.Context, digest string, why err
 	return false
 }
 
-// removeUnknown removes files that are no facts, left by a coordinator
-// that crashed between an upload and its entry. It is called under the facts'
-// lock before this server leads, when no upload is in progress.
+// removeUnknown removes files that are no facts, left by a coordinator that crashed between an
+// upload and its entry. It is called under the facts' lock before this server leads, when no upload
+// is in progress.
 func (s *storedFiles) removeUnknown(f *facts.Facts) {
 	list, err := s.blobs.List()
 	if err != nil {

@@ -99,7 +99,7 @@ func (s *clientService) SubmitJob(ctx context.Context, req *connect.Request[drov
 	}
 	res, err := s.submissions.propose(ctx, id, spec, key, tag, in, forecast)
 	if err != nil {
-		return nil, err // it may have been accepted nevertheless: keep its folder
+		return nil, err // the job may have been accepted nevertheless: keep its folder
 	}
 	if res.Err != nil || res.Changed == 0 { // refused, or accepted before under this key
 		s.submissions.removeOutputFolder(ctx, spec, tag, res.Job)
@@ -138,8 +138,8 @@ func decodeSpec(text string) (*jobspec.Job, error) {
 	return spec, nil
 }
 
-// sortStages returns the stages of a job in topological order, which keeps theirs where possible.
-// Validate has excluded cycles.
+// sortStages returns the stages of a job in topological order; stages that do not depend on each
+// other keep their order where possible. Validate has excluded cycles.
 func sortStages(j *jobspec.Job) []jobspec.Stage {
 	var out []jobspec.Stage
 	before := make([][]int32, len(j.Stages))
@@ -158,23 +158,25 @@ func sortStages(j *jobspec.Job) []jobspec.Stage {
 			out = append(out, j.Stages[i])
 		}
 		if len(out) == n {
-			return j.Stages // a cycle, which Validate excludes: stageOpen never opens it, admit refuses it
+			return j.Stages // a cycle, which Validate excludes: admit refuses the job because the stage never opens
 		}
 	}
 	return out
 }
 
-// submitter does the steps of a submission.
+// submitter performs the steps of a submission.
 type submitter struct{ core *core }
 
-// nameClaims are the jobs that are being submitted, as tenant/name, with their idempotency keys.
+// nameClaims are the jobs whose submissions are in progress, as tenant/name, with their idempotency
+// keys.
 type nameClaims struct {
 	mu   sync.Mutex
 	keys map[string]string
 }
 
-// claim prevents concurrent submissions of one name of a tenant: the second fails at once. One under the same key is the
-// same submission, whose first call broke off without notice: it is asked to come again, and then gets the first one's answer.
+// claim prevents concurrent submissions of one name in a tenant: the second one fails at once. One
+// with the same key is a retry whose first call is still running, because its caller was
+// disconnected without notice: it is told to try again, and then gets the first call's response.
 func (c *nameClaims) claim(tenant, short, key string) (leave func(), err error) {
 	name := tenant + "/" + short
 	c.mu.Lock()
@@ -207,8 +209,7 @@ func (s *submitter) prior(key string) (res *droverv1.SubmitJobResponse) {
 	return res
 }
 
-// checkSameJob returns an error if a submission got the number of a job with another name: its idempotency key was used
-// for that job.
+// checkSameJob returns an error if an idempotency key belongs to a job of another name.
 func checkSameJob(spec *jobspec.Job, id uint64, name string) error {
 	if name == spec.Name {
 		return nil
@@ -263,8 +264,8 @@ func (s *submitter) stage(ctx context.Context, id identity, staging string, chun
 // dropStagingLimit bounds the removal of a staged submission.
 const dropStagingLimit = 5 * time.Second
 
-// dropStaging removes the splits of a submission that broke off: they may be a hundred megabytes. Where it fails, they stay
-// until other large submissions take their place.
+// dropStaging removes the splits of a submission that failed: they may be a hundred megabytes. If
+// that fails too, they stay until other large submissions replace them.
 func (s *submitter) dropStaging(ctx context.Context, id identity, staging string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropStagingLimit)
 	defer cancel()

@@ -15,9 +15,8 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// admit is step 2. It also checks the caller's rights, because the tenant is in
-// the spec, and before anything else: what is live or reserved in a tenant is
-// told to nobody else.
+// admit is step 2. It first checks the caller's rights in the tenant, which is in the spec: only
+// callers with rights may learn what is live or reserved in it.
 func (s *submitter) admit(ctx context.Context, spec *jobspec.Job) (warnings []string, err error) {
 	if err := s.core.rights.needTenant(ctx, maySubmit, spec.Tenant); err != nil {
 		return nil, err
@@ -64,7 +63,8 @@ func (s *submitter) admit(ctx context.Context, spec *jobspec.Job) (warnings []st
 	return warnings, nil
 }
 
-// requireUploads refuses an archive or a file that is not said to be in the store. A dry run may have such ones.
+// requireUploads returns an error if an archive or file has no digest, which means that it was not
+// uploaded. Dry runs may have such files.
 func requireUploads(spec *jobspec.Job) error {
 	if im := spec.Image; im != nil && im.Kind == jobspec.ImageOCIArchive && im.Digest == "" {
 		return fault.New(fault.Invalid, "image %q has no digest: upload it first (drover job run does)", im.Source)
@@ -80,8 +80,8 @@ func requireUploads(spec *jobspec.Job) error {
 	return nil
 }
 
-// setFileSizes sets the sizes of uploaded files, which the submitter may have stated otherwise: a node charges the
-// copy of a large file to its task.
+// setFileSizes sets the sizes of uploaded files to those stored, since the submitter may have
+// stated others: a node charges the copy of a large file to its task.
 func setFileSizes(f *facts.Facts, spec *jobspec.Job) {
 	set := func(digest string, size *int64) {
 		if b := f.Blob(digest); b != nil {
@@ -98,8 +98,8 @@ func setFileSizes(f *facts.Facts, spec *jobspec.Job) {
 	}
 }
 
-// checkFilesFit refuses a stage whose files exceed the disk space of its tasks. A map task also has the files of its
-// combiner.
+// checkFilesFit refuses a stage whose files exceed the disk space of its tasks. A map task also has
+// the files of its combiner.
 func checkFilesFit(spec *jobspec.Job) error {
 	for i := range spec.Stages {
 		s, sum := &spec.Stages[i], int64(0)
@@ -114,7 +114,7 @@ func checkFilesFit(spec *jobspec.Job) error {
 	return nil
 }
 
-// checkImage refuses pulled images and host folders that no operator allowed.
+// checkImage refuses images and host folders that no operator allowed.
 func (s *submitter) checkImage(im *jobspec.Image) error {
 	if im == nil {
 		return nil
@@ -129,16 +129,17 @@ func (s *submitter) checkImage(im *jobspec.Image) error {
 	return fault.New(fault.Denied, "image %s is not on the operator's list of allowed images: use an oci-archive, or ask for it", name)
 }
 
-// hasImagePrefix reports whether the prefix is the image's name or ends where a part of it does: "registry:docker.io/team" is a
-// prefix of docker.io/team/tool and of docker.io/team:1, not of docker.io/teammate/tool.
+// hasImagePrefix reports whether prefix is the image's name, or ends at a separator in it:
+// "registry:docker.io/team" is a prefix of docker.io/team/tool and of docker.io/team:1, not of
+// docker.io/teammate/tool.
 func hasImagePrefix(name, prefix string) bool {
 	const separators = "/:@"
 	rest, ok := strings.CutPrefix(name, prefix)
 	return ok && prefix != "" && (rest == "" || strings.Contains(separators, rest[:1]) || strings.Contains(separators, prefix[len(prefix)-1:]))
 }
 
-// checkFeatures refuses a job that needs a feature which some node that takes tasks lacks. On one that comes later, its
-// map tasks fail: see kindWithKeys.
+// checkFeatures refuses a job that needs a feature which some node that takes tasks lacks. On such
+// a node that comes later, the job's map tasks fail: see kindWithKeys.
 func checkFeatures(f *facts.Facts, spec *jobspec.Job) error {
 	for i := range spec.Stages {
 		s := &spec.Stages[i]
@@ -158,8 +159,8 @@ func checkFeatures(f *facts.Facts, spec *jobspec.Job) error {
 	return nil
 }
 
-// nodeWithout returns the name of a node that takes tasks and does not have a feature. One on probation takes them, if
-// one at a time.
+// nodeWithout returns the name of a node that takes tasks and lacks a feature. A node on probation
+// counts: it takes one task at a time.
 func nodeWithout(f *facts.Facts, feature string) (name string, ok bool) {
 	for _, n := range f.Nodes() {
 		if n.TakesTasks() && !slices.Contains(n.Info.GetFeatures(), feature) {
@@ -192,9 +193,10 @@ func checkDemand(f *facts.Facts, spec *jobspec.Job) (warnings []string, err erro
 	return nil, nil
 }
 
-// lackOf returns how many times what a node can have at most a task of a stage needs, of the resource that it lacks
-// most: it can run there if that is at most 1. overhead is the memory that is counted beside its demand. disk is the one
-// that lacks least, nil if the node has none.
+// lackOf returns the largest ratio of what a task of a stage needs to what a node can have at most,
+// over all resources: the task can run there if the ratio is at most 1. overhead is the memory that
+// is charged beside the task's demand. disk is the disk with the smallest ratio, nil if the node
+// has none.
 func lackOf(n *droverv1.NodeInfo, s *jobspec.Stage, overhead int64) (lack float64, disk *droverv1.Disk) {
 	times := func(need, have int64) float64 {
 		if need <= have {
@@ -211,7 +213,7 @@ func lackOf(n *droverv1.NodeInfo, s *jobspec.Stage, overhead int64) (lack float6
 	return max(onDisk, times(s.Resources.CPU, a.GetCpu()), times(s.Resources.Memory+overhead, a.GetMemory())), disk
 }
 
-// mostOf says what a task of a stage may ask for at most to run on a node.
+// mostOf returns the largest demand with which a task of a stage can run on a node, as text.
 func mostOf(n *droverv1.NodeInfo, s *jobspec.Stage, overhead int64) string {
 	a, beside := n.GetAllocatable(), ""
 	if overhead > 0 {
@@ -222,10 +224,12 @@ func mostOf(n *droverv1.NodeInfo, s *jobspec.Stage, overhead int64) string {
 		adviceText(scheduler.Memory, max(0, a.GetMemory()-overhead)), beside, adviceText(scheduler.IO, disk.GetIo()), jobspec.FormatSizeDown(disk.GetSpace()))
 }
 
-// driverOfContainers is the driver of nodes whose tasks see no programs but those of their image.
+// driverOfContainers is the driver of nodes whose tasks see no programs other than those of their
+// image.
 const driverOfContainers = "containerd"
 
-// noImageWarning returns a warning if a job without an image names a program that no node which is up can have.
+// noImageWarning returns a warning if a job without an image names a program that no node of the
+// cluster, as it is up, can have.
 func noImageWarning(f *facts.Facts, spec *jobspec.Job) []string {
 	stage, program, ok := lacksImage(spec)
 	if !ok {
@@ -244,7 +248,8 @@ func noImageWarning(f *facts.Facts, spec *jobspec.Job) []string {
 	return []string{fmt.Sprintf("stage %q runs %q and the job has no image: its containers have no programs. Name one, such as image = \"oci-archive:busybox.tar\"", stage, program)}
 }
 
-// lacksImage reports whether a job without an image names a program that is not one of its stage's files, and which.
+// lacksImage reports whether a job without an image names a program that is not one of its stage's
+// files. It returns the stage and the program.
 func lacksImage(spec *jobspec.Job) (stage, program string, ok bool) {
 	if spec.Image != nil {
 		return "", "", false
@@ -260,7 +265,8 @@ func lacksImage(spec *jobspec.Job) (stage, program string, ok bool) {
 	return "", "", false
 }
 
-// isTaskFile reports whether a program is one of the files that the stage copies into its tasks' folder.
+// isTaskFile reports whether a program is one of the files that the stage copies into its tasks'
+// folder.
 func isTaskFile(s *jobspec.Stage, program string) bool {
 	name := strings.TrimPrefix(strings.TrimPrefix(program, "/task/"), "./")
 	return slices.ContainsFunc(s.Files, func(f jobspec.File) bool { return f.Name == name })

@@ -61,8 +61,8 @@ func (s *submitter) checkFiles(ctx context.Context, spec *jobspec.Job) (*located
 	return in, nil
 }
 
-// checkReachable refuses a path that no known node, even one that is down, can
-// access. A cluster without nodes waits for its first.
+// checkReachable refuses a path that no known node, up or down, can access. In a cluster without
+// nodes the job waits for the first one.
 func (s *submitter) checkReachable(what, path string) error {
 	sch, known, some := uriScheme(path), 0, false
 	s.core.view(func(f *facts.Facts) {
@@ -112,8 +112,9 @@ func (s *submitter) prepareOutput(ctx context.Context, spec *jobspec.Job, key st
 	return tag, nil
 }
 
-// outputTag returns the tag of the folder for unfinished output. A submission that is sent again under its idempotency key,
-// since a leader broke off after it had made the folder, gets the same one: nobody would remove another.
+// outputTag returns the tag of the folder for unfinished output. A submission that is repeated
+// under its idempotency key gets the same tag: if its first leader failed after it had made the
+// folder, nobody would remove a folder with another tag.
 func (s *submitter) outputTag(key string) string {
 	if key == "" {
 		return s.core.newID()
@@ -127,8 +128,9 @@ func (s *submitter) outputTag(key string) string {
 // removeFolderLimit bounds the removal of an unaccepted job's folder.
 const removeFolderLimit = 10 * time.Second
 
-// removeOutputFolder removes the folder of a submission that Apply refused, unless it is that of the job which was
-// accepted before under the same key. If that fails, the empty folder remains and is logged.
+// removeOutputFolder removes the folder of a submission that Apply refused, unless it belongs to
+// the job accepted earlier under the same key. If that fails, an error is logged and the empty
+// folder remains.
 func (s *submitter) removeOutputFolder(ctx context.Context, spec *jobspec.Job, tag string, accepted uint64) {
 	if tag == "" {
 		return
@@ -149,7 +151,8 @@ func (s *submitter) removeOutputFolder(ctx context.Context, spec *jobspec.Job, t
 	}
 }
 
-// requestWithProgress returns the last progress message, for the error's text.
+// requestWithProgress calls request and returns the last progress message, for the text of an
+// error.
 func (s *submitter) requestWithProgress(request func(func(string)) error) (string, error) {
 	var mu sync.Mutex
 	lastProgress := ""
@@ -187,8 +190,8 @@ func fileError(what, path, progress string, err error) error {
 // Limits of what counts as an input of many small files.
 const (
 	manySplits        = 100
-	smallSplit        = 4 << 20 // bytes of an average split: they are read sooner than a container is started
-	packedTasks       = 16      // to suggest at least, so that they run in parallel
+	smallSplit        = 4 << 20 // bytes of an average split: reading it takes less time than starting a container
+	packedTasks       = 16      // the least number of tasks to suggest, so that they run in parallel
 	minPacked         = 1 << 20 // bytes
 	maxPacked   int64 = 128 << 20
 )

@@ -24,10 +24,9 @@ import (
 	"github.com/drover-run/drover/internal/sleep"
 )
 
-// A token's text is tokenPrefix, its id, "_" and its secret, in hex digits. The
-// prefix is for programs that look for secrets in places where none belongs. The
-// secret has 256 random bits, so that its SHA-256 can be kept as it is, and nobody
-// can guess it.
+// A token's text is tokenPrefix, its id, "_" and its secret, in hexadecimal. The prefix lets
+// scanners find leaked tokens. The secret has 256 random bits: it cannot be guessed, so its plain
+// SHA-256 can be stored.
 const (
 	tokenPrefix      = "drover_"
 	tokenIDBytes     = 8
@@ -37,11 +36,11 @@ const (
 const (
 	wrongTokenRate = 1                // of one address, in a second; 11 at once
 	tokenCheck     = 5 * time.Second  // between two looks at the tokens of open calls
-	tokenSilence   = 30 * time.Second // without a leader, after which a follower believes no token
+	tokenSilence   = 30 * time.Second // without a leader, after which a follower accepts no tokens
 )
 
-// tokens checks the tokens that callers show, and ends the calls of those that
-// are no longer good.
+// tokens checks the tokens of callers, and ends the calls of tokens that have expired or were
+// revoked.
 type tokens struct {
 	c     *core
 	wrong *rates // by address
@@ -50,7 +49,7 @@ type tokens struct {
 	open map[*openCall]struct{}
 }
 
-// openCall is a request in progress whose caller has shown a token.
+// openCall is a request in progress that was authenticated by a token.
 type openCall struct {
 	scope *tokenScope
 	end   context.CancelCauseFunc
@@ -60,7 +59,7 @@ func newTokens(c *core) *tokens {
 	return &tokens{c: c, wrong: newRates(wrongTokenRate), open: map[*openCall]struct{}{}}
 }
 
-// tokenScope is what a token leaves of its user's rights.
+// tokenScope is the part of a user's rights that a token grants.
 type tokenScope struct {
 	id      string   // signedIn for an ID token
 	tenants []string // empty: all
@@ -68,11 +67,10 @@ type tokenScope struct {
 	until   time.Time // of an ID token
 }
 
-// signedIn stands where the id of a token of Drover would, for who has shown an ID token.
+// signedIn takes the place of a token's id for callers with an ID token.
 const signedIn = "of the OpenID provider"
 
-// covers reports whether a scope leaves a right in a tenant; without a token all
-// are left.
+// covers reports whether a scope includes a right in a tenant; a nil scope includes all.
 func (s *tokenScope) covers(r right, tenant string) bool {
 	if s == nil {
 		return true
@@ -92,25 +90,25 @@ func (s *tokenScope) covers(r right, tenant string) bool {
 	}
 }
 
-// coversOwn reports whether a scope leaves a right on a job of the user's own: who
-// may submit may stop what was submitted.
+// coversOwn reports whether a scope includes a right on a job of the token's user: a token that may
+// submit may also stop the user's jobs.
 func (s *tokenScope) coversOwn(r right, tenant string) bool {
 	return s.covers(min(r, maySubmit), tenant)
 }
 
-// coversCluster reports whether a scope leaves an operator's rights.
+// coversCluster reports whether a scope includes an operator's rights.
 func (s *tokenScope) coversCluster() bool {
 	return s == nil || s.right == droverv1.TokenRight_TOKEN_RIGHT_ALL && len(s.tenants) == 0
 }
 
-// unauthenticated is the answer to callers who did not prove who they are.
+// unauthenticated returns the error for callers who are not authenticated.
 func unauthenticated(format string, args ...any) error {
 	return connect.NewError(connect.CodeUnauthenticated, fault.New(fault.Denied, format, args...))
 }
 
-// identify returns the identity that a token of a caller at an address proves.
-// Too many wrong tokens of one address are told to come back; right ones never
-// are, since other people may share the address, and none can be guessed.
+// identify returns the identity that a token proves. After too many wrong tokens from one address,
+// further wrong ones get an overload error. Right tokens never do: other people may share the
+// address, and no token can be guessed.
 func (t *tokens) identify(text, address string) (identity, error) {
 	id, err := t.check(text)
 	if err == nil || connect.CodeOf(err) != connect.CodeUnauthenticated {
@@ -122,8 +120,8 @@ func (t *tokens) identify(text, address string) (identity, error) {
 	return identity{kind: kindOther}, err
 }
 
-// network returns what wrong tokens are counted by: an address, of IPv6 the 64
-// bits that one place has to itself.
+// network returns the key by which wrong tokens are counted: the address, or the first 64 bits of
+// an IPv6 address, which one site has to itself.
 func network(address string) string {
 	a, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -161,8 +159,8 @@ func (t *tokens) check(text string) (identity, error) {
 	return identity{kindUser, x.Spec.GetUser(), &tokenScope{id: id, tenants: x.Spec.GetTenants(), right: x.Spec.GetRight()}}, nil
 }
 
-// checkIDToken returns the user that an ID token names. It has what the tenants' lists give
-// that user, and never the rights of an operator.
+// checkIDToken returns the user that an ID token names. The user has the rights that tenants grant
+// it, and never those of an operator.
 func (t *tokens) checkIDToken(text string) (identity, error) {
 	user, until, err := t.c.cfg.IDTokens.Verify(context.Background(), text) // the provider's limits bound it
 	if errors.Is(err, fault.Denied) {
@@ -174,8 +172,8 @@ func (t *tokens) checkIDToken(text string) (identity, error) {
 	return identity{kindUser, "user/" + user, &tokenScope{id: signedIn, right: droverv1.TokenRight_TOKEN_RIGHT_OPERATE, until: until}}, nil
 }
 
-// mayJudge returns an error if this server may have missed a revocation: it has
-// not heard from a leader for a while.
+// mayJudge returns an error if this server may have missed a revocation, because it has not heard
+// from a leader for a while.
 func (t *tokens) mayJudge() error {
 	if t.c.peers == nil || t.c.leadership.leads() || time.Since(t.c.replica.LastContact()) < tokenSilence {
 		return nil
@@ -217,11 +215,11 @@ func bearer(r *http.Request) (token string, ok bool) {
 	return strings.TrimSpace(token), true
 }
 
-// errTokenEnded is why a call ends whose token expired or was revoked.
+// errTokenEnded is why the calls of an expired or revoked token end.
 var errTokenEnded = errors.New("token ended")
 
-// follow returns the context of a request, which ends with the token that its
-// caller has shown. done must be called when the request ends.
+// follow returns a context for a request that ends with the caller's token. done must be called
+// when the request ends.
 func (t *tokens) follow(ctx context.Context, id identity) (_ context.Context, done func()) {
 	if id.scope == nil {
 		return ctx, func() {}
@@ -239,7 +237,7 @@ func (t *tokens) follow(ctx context.Context, id identity) (_ context.Context, do
 	}
 }
 
-// endCalls ends the open calls of tokens that are no longer good.
+// endCalls ends the open calls of tokens that have expired or were revoked.
 func (t *tokens) endCalls() {
 	at, lost := t.c.now(), t.mayJudge() != nil
 	now := at.UnixMilli()
@@ -260,7 +258,7 @@ func (t *tokens) endCalls() {
 	})
 }
 
-// keep ends calls whose tokens end, until ctx ends.
+// keep ends the calls of tokens as they end, until ctx ends.
 func (t *tokens) keep(ctx context.Context) error {
 	for sleep.For(ctx, min(tokenCheck, t.c.cfg.CertificatesEvery)) {
 		t.endCalls()

@@ -14,7 +14,7 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// Limits of what a new token may say.
+// Limits of new tokens.
 const (
 	tokenLife       = 30 * 24 * time.Hour
 	minTokenLife    = time.Minute
@@ -29,8 +29,8 @@ type tokenService struct{ c *core }
 
 var _ droverv1connect.TokenServiceHandler = (*tokenService)(nil)
 
-// needNoToken returns an error if the caller has shown a token: who finds one must
-// not be able to stay after it ends.
+// needNoToken returns an error if the caller has used a token: a stolen token must not be able to
+// outlast itself.
 func (s *tokenService) needNoToken(ctx context.Context) error {
 	if err := s.c.rights.needUser(ctx); err != nil {
 		return err
@@ -41,7 +41,7 @@ func (s *tokenService) needNoToken(ctx context.Context) error {
 	return nil
 }
 
-// CreateToken makes a token, for the caller or, by an operator, for anybody.
+// CreateToken makes a token for the caller or, if an operator calls, for any user.
 func (s *tokenService) CreateToken(ctx context.Context, req *connect.Request[droverv1.CreateTokenRequest]) (*connect.Response[droverv1.CreateTokenResponse], error) {
 	if err := s.needNoToken(ctx); err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (s *tokenService) CreateToken(ctx context.Context, req *connect.Request[dro
 	return connect.NewResponse(&droverv1.CreateTokenResponse{Token: t, Text: text}), nil
 }
 
-// tokenOf checks a request and returns the token that it asks for, without its id.
+// tokenOf checks a request and returns the token that it describes, without its id.
 func (s *tokenService) tokenOf(ctx context.Context, m *droverv1.CreateTokenRequest) (*droverv1.Token, error) {
 	id, user := caller(ctx), userName(m.GetUser())
 	if user == "" && id.kind == kindUser {
@@ -114,7 +114,7 @@ func (s *tokenService) checkToken(id identity, t *droverv1.Token) (err error) {
 	return err
 }
 
-// ListTokens returns what is known of tokens: never their text, nor its hash.
+// ListTokens lists tokens without their texts and hashes.
 func (s *tokenService) ListTokens(ctx context.Context, _ *connect.Request[droverv1.ListTokensRequest]) (*connect.Response[droverv1.ListTokensResponse], error) {
 	if err := s.needNoToken(ctx); err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func (s *tokenService) ListTokens(ctx context.Context, _ *connect.Request[drover
 	return connect.NewResponse(res), nil
 }
 
-// RevokeToken ends a token, and within seconds the calls of its holder.
+// RevokeToken revokes a token. Open calls that use it end within seconds.
 func (s *tokenService) RevokeToken(ctx context.Context, req *connect.Request[droverv1.RevokeTokenRequest]) (*connect.Response[droverv1.RevokeTokenResponse], error) {
 	if err := s.needNoToken(ctx); err != nil {
 		return nil, err

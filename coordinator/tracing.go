@@ -9,8 +9,8 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// tracing tells the tracer what this coordinator does while it leads. What ends is told after it is in
-// the history; a coordinator that becomes the leader does not tell what ended before.
+// tracing passes what this coordinator does while it leads to the tracer. An end is passed on after
+// it is in the history. A new leader does not pass on what ended earlier.
 type tracing struct {
 	to      *traces.Tracer // nil: nobody wants to know
 	cluster func() string
@@ -31,7 +31,7 @@ func openTracing(c *core) (*tracing, error) {
 
 func (t *tracing) close() error { return t.to.Close() }
 
-// submitted tells of a job that was accepted just now.
+// submitted traces a job that was just accepted.
 func (t *tracing) submitted(job uint64, began time.Time) {
 	if t.to == nil {
 		return
@@ -39,7 +39,7 @@ func (t *tracing) submitted(job uint64, began time.Time) {
 	t.to.Submission(t.cluster(), job, began, t.now())
 }
 
-// decided tells of the placements of a decision, after they were logged.
+// decided traces the placements of a decision, after they are in the log.
 func (t *tracing) decided(policy string, began, decided time.Time, d scheduler.Decision) {
 	if t.to == nil {
 		return
@@ -57,7 +57,8 @@ func (t *tracing) decided(policy string, began, decided time.Time, d scheduler.D
 	}
 }
 
-// ended tells of jobs and attempts that were written to the history: b is made of list, in its order.
+// ended traces jobs and attempts that were written to the history: b was made from list and has its
+// order.
 func (t *tracing) ended(list []facts.Ended, b past.Batch) {
 	if t.to == nil || !t.leads() {
 		return

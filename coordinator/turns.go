@@ -16,12 +16,11 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// turns lets a few calls at once do what needs a processor, and each identity not
-// all of those: somebody who asks for much leaves some to others, who need not wait
-// until a long one of his has ended. Those who wait come one identity after
-// another, each with its oldest call. With a budget, an identity that has had much
-// time rests before its next turn, also while nobody else waits: what it asks for would
-// take a processor from the decisions and the nodes of everybody.
+// turns limits how many calls that need a processor run at once, and how many of them one identity
+// has, so that others need not wait for its long calls. Waiting identities are served in rotation,
+// each with its oldest call. With a budget, an identity that has used much time rests before its
+// next turn even if nobody else waits: its calls would take a processor from the decisions and the
+// nodes of everybody.
 type turns struct {
 	what   string // plural, for errors
 	limit  int    // at once
@@ -31,8 +30,8 @@ type turns struct {
 	now    func() time.Time
 
 	mu      sync.Mutex
-	rested  map[string]time.Time // with a budget: when what an identity has had is made up for
-	wake    time.Time            // when somebody who rests is looked at again; zero: never
+	rested  map[string]time.Time // with a budget: when the identity may have its next turn
+	wake    time.Time            // when a resting identity is checked again; zero: never
 	busy    int
 	holds   map[string]int             // turns of each identity; none is zero
 	waiting map[string][]chan struct{} // by identity, oldest first; none is empty
@@ -43,14 +42,15 @@ func newTurns(what string, limit, own, share int) *turns {
 	return &turns{what: what, limit: limit, own: own, share: share, now: time.Now, rested: map[string]time.Time{}, holds: map[string]int{}, waiting: map[string][]chan struct{}{}}
 }
 
-// budget is the time of turns that an identity has: burst at once, and in the long run part of one processor.
+// budget is the time of turns that an identity may use: burst at once, and in the long run the
+// fraction part of one processor.
 type budget struct {
 	burst time.Duration
 	part  float64
 }
 
-// The budgets of answers, and of looks for what is new in all streams or watches of an identity: these are short, and a
-// burst would be long for everybody else.
+// The budgets of responses, and of the looks for news by all streams or watches of an identity:
+// those are short, and a burst of them would be long for everybody else.
 var (
 	answerBudget = budget{3 * time.Second, 0.2}
 	lookBudget   = budget{200 * time.Millisecond, 0.1}
@@ -62,8 +62,8 @@ func (t *turns) withBudget(b budget) *turns {
 	return t
 }
 
-// wait waits for a turn, which ends with done. It returns an overload error if too
-// many calls of the identity wait already, and that of ctx when it ends.
+// wait waits for a turn, which ends with done. It returns an overload error if too many calls of
+// the identity wait already, and ctx's error when ctx ends.
 func (t *turns) wait(ctx context.Context, id identity) (done func(), err error) {
 	t.mu.Lock()
 	if len(t.waiting[id.name]) >= t.share {
@@ -88,7 +88,7 @@ func (t *turns) wait(ctx context.Context, id identity) (done func(), err error) 
 	return sync.OnceFunc(func() { t.end(id, t.now().Sub(began)) }), nil
 }
 
-// grantLocked gives the turns that are free to those who may have one.
+// grantLocked gives free turns to waiting calls.
 func (t *turns) grantLocked() {
 	for i := 0; i < len(t.order) && t.busy < t.limit; {
 		name := t.order[i]
@@ -109,7 +109,8 @@ func (t *turns) grantLocked() {
 	}
 }
 
-// restsLocked reports whether an identity has to rest, and has it looked at again afterwards.
+// restsLocked reports whether an identity has to rest. If so, it is checked again at the end of its
+// rest.
 func (t *turns) restsLocked(name string) bool {
 	until, now := t.rested[name], t.now()
 	if !until.After(now) {
@@ -129,7 +130,7 @@ func (t *turns) restsLocked(name string) bool {
 	return true
 }
 
-// restsUntil returns until when an identity has to rest, and whether it has to.
+// restsUntil returns whether an identity has to rest, and until when.
 func (t *turns) restsUntil(id identity) (time.Time, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -137,7 +138,7 @@ func (t *turns) restsUntil(id identity) (time.Time, bool) {
 	return until, until.After(t.now())
 }
 
-// chargeLocked takes a turn's time from the budget of its identity.
+// chargeLocked charges a turn's time to the budget of its identity.
 func (t *turns) chargeLocked(name string, took time.Duration) {
 	now := t.now()
 	full := now.Add(-time.Duration(float64(t.budget.burst) / t.budget.part)) // the whole burst is left
@@ -165,7 +166,7 @@ func (t *turns) end(id identity, took time.Duration) {
 	t.grantLocked()
 }
 
-// leave takes a call out of the queue. It returns false if it has got its turn.
+// leave removes a call from the queue. It returns false if the call has its turn already.
 func (t *turns) leave(name string, granted chan struct{}) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -181,21 +182,19 @@ func (t *turns) leave(name string, granted chan struct{}) bool {
 	return true
 }
 
-// newReadTurns lets as many reads at once as there are processors, half of them of
-// one identity.
+// newReadTurns allows as many reads at once as there are processors, half of them of one identity.
 func newReadTurns(share int) *turns {
 	n := runtime.GOMAXPROCS(0)
 	return newTurns("reads", max(2, n), max(1, n/2), share).withBudget(answerBudget)
 }
 
-// newLookTurns lets streams look for new events, one of an identity at once. They may all wait: their number is
-// bounded where they begin.
+// newLookTurns limits the looks of streams for new events to one at a time per identity. Any number
+// may wait, since the number of streams is bounded elsewhere.
 func newLookTurns() *turns {
 	return newTurns("streams of events", max(2, runtime.GOMAXPROCS(0)), 1, math.MaxInt).withBudget(lookBudget)
 }
 
-// reads are the calls whose answer takes processor time and waits for nothing: they
-// take turns.
+// reads are the calls that need processor time and wait for nothing: they take turns.
 var reads = map[string]bool{
 	droverv1connect.ClientServiceStatusProcedure:            true,
 	droverv1connect.ClientServiceListJobsProcedure:          true,
@@ -214,10 +213,9 @@ var reads = map[string]bool{
 	droverv1connect.TokenServiceListTokensProcedure:         true,
 }
 
-// takeTurn waits for a turn for a read whose request has arrived, and returns the
-// writer of the response. The turn ends with the first byte of the response, which
-// is then complete in memory, so that a caller who reads slowly holds none; done
-// ends it if there was no response.
+// takeTurn waits for a turn for a read whose request has arrived, and returns the writer of the
+// response. The turn ends with the first byte of the response. The response is then complete in
+// memory, so a slow reader holds no turn. done ends the turn if there was no response.
 func (a *admission) takeTurn(w http.ResponseWriter, r *http.Request) (_ http.ResponseWriter, done func(), err error) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -231,11 +229,11 @@ func (a *admission) takeTurn(w http.ResponseWriter, r *http.Request) (_ http.Res
 	return &turnWriter{w, done}, done, nil
 }
 
-// pageTurn is the longest turn of a page: one that follows something has no end.
+// pageTurn is the longest turn of a page: pages that follow something never end by themselves.
 const pageTurn = time.Second
 
-// inPageTurn makes pages wait for a turn, which ends with the first byte of the
-// response. Pages call the API in this process, where each call has its own turn.
+// inPageTurn makes pages wait for a turn, which ends with the first byte of the response. A page
+// calls the API in this process, where each call has a turn of its own.
 func (a *admission) inPageTurn(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		done, err := a.pageTurns.wait(r.Context(), caller(r.Context()))

@@ -14,10 +14,10 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// Unknown runs were placed after the archive was saved from which the coordinator was restored.
-// Nodes freeze and report them. Those of pending tasks become suspended attempts, which no
-// scheduler resumes (package facts); the others are known from reports alone. An operator decides
-// about both. Until the nodes have had the time to report them, nothing is placed.
+// An unknown run was placed after the archive was saved from which the coordinator was restored.
+// Its node freezes and reports it. If its task is pending, it becomes a suspended attempt, which no
+// scheduler resumes (package facts); others are known only from reports. An operator decides about
+// both. Until the nodes have had the time to report them, nothing is placed.
 
 // Limits of unknown runs.
 const (
@@ -31,7 +31,8 @@ type unknownRun struct {
 	run int32
 }
 
-// reportUnknown stores or forgets what a report says of an unknown run, and reports whether it is one.
+// reportUnknown stores or drops the report of an unknown run, and reports whether the attempt is
+// one.
 func (n *nodeSession) reportUnknown(k facts.Key, a *droverv1.SeenAttempt) bool {
 	id := unknownRun{k, a.GetKey().GetRun()}
 	if a.GetUnknown() == nil || a.GetPhase() > droverv1.Phase_PHASE_RUNNING {
@@ -59,8 +60,8 @@ func (s *sessions) unknownRuns(node int32) (out []*droverv1.SeenAttempt) {
 	return out
 }
 
-// findUnknownRuns proposes the reported unknown runs that become attempts again, and has those
-// removed that have ended.
+// findUnknownRuns proposes that reported unknown runs of pending tasks become attempts again, and
+// has those that have ended removed.
 func (c *core) findUnknownRuns(ctx context.Context, n *facts.Node, r *droverv1.ReportRequest) error {
 	var found []*droverv1.SeenAttempt
 	c.view(func(f *facts.Facts) {
@@ -83,8 +84,8 @@ func (c *core) findUnknownRuns(ctx context.Context, n *facts.Node, r *droverv1.R
 	return nil
 }
 
-// earliestCycle returns when a leader may place tasks: after a restore once every node had a lease's
-// time to report what it has.
+// earliestCycle returns when a leader may place tasks: after a restore, once every node has had the
+// time of a lease to report its attempts.
 func earliestCycle(f *facts.Facts, now time.Time, lease time.Duration) time.Time {
 	if facts.RestoresOf(f).AwaitsNodes() {
 		return now.Add(lease)
@@ -92,7 +93,7 @@ func earliestCycle(f *facts.Facts, now time.Time, lease time.Duration) time.Time
 	return time.Time{}
 }
 
-// ListUnknownRuns returns what is on the nodes from before a restore and waits for an operator.
+// ListUnknownRuns lists the runs from before a restore that wait for an operator.
 func (s *operatorService) ListUnknownRuns(ctx context.Context, req *connect.Request[droverv1.ListUnknownRunsRequest]) (*connect.Response[droverv1.ListUnknownRunsResponse], error) {
 	if err := s.core.rights.needOperator(ctx, "list unknown runs"); err != nil {
 		return nil, err
@@ -121,8 +122,8 @@ func (s *operatorService) ListUnknownRuns(ctx context.Context, req *connect.Requ
 	return connect.NewResponse(res), nil
 }
 
-// unknownRunsOn returns the unknown runs on a node in key order: the attempts that wait for an
-// operator, and what else the node reports.
+// unknownRunsOn returns the unknown runs on a node in key order: suspended attempts that wait for
+// an operator, and those known only from the node's reports.
 func (c *core) unknownRunsOn(f *facts.Facts, n *facts.Node) (out []*droverv1.UnknownRunInfo) {
 	if !n.Up {
 		return nil
@@ -142,7 +143,7 @@ func (c *core) unknownRunsOn(f *facts.Facts, n *facts.Node) (out []*droverv1.Unk
 	for _, seen := range c.sessions.unknownRuns(n.ID) {
 		k := facts.KeyOf(seen.GetKey())
 		if a := f.Attempt(k); a != nil && a.Node == n.ID && a.Epoch == n.Epoch && a.Run == seen.GetKey().GetRun() && a.State.IsActive() {
-			continue // the node has yet to learn that it is an attempt
+			continue // it is an attempt again, but the node does not know yet
 		}
 		info := unknownRunInfo(n, seen.GetKey(), seen.GetUnknown(), seen.GetLevel(), seen)
 		info.WhyNot = facts.RestoresOf(f).WhyNotAdoptable(n, seen)

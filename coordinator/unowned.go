@@ -10,22 +10,23 @@ import (
 	"github.com/drover-run/drover/scheduler/policies"
 )
 
-// A decision is made on State and stored when it has been replicated. If its project has ended in the meantime, its
-// policy states and reservations become facts all the same, and no event removes them later. And what a scheduler has
-// reserved stays when another one is configured, which may not know how to release it. Both are unowned.
+// A decision is made on State and becomes a fact when it has been replicated. If its project has
+// ended in the meantime, its policy states and reservations become facts nevertheless, and no later
+// event removes them. Likewise, what one scheduler has reserved stays when another one is
+// configured, which may not know how to release it. Both are unowned.
 
-// makerSlot is the slot of the policy state that says which scheduler makes the others and the reservations; the slots of
-// policies are small.
+// makerSlot is the slot of the policy state that records which scheduler made the others and the
+// reservations. Policies use small slots.
 const makerSlot = 1 << 30
 
-// makerState returns the policy state that says that a scheduler of this name makes the others.
+// makerState returns the policy state that records a scheduler as the maker.
 func makerState(name string) *droverv1.PolicyStateFact {
 	h := fnv.New64a()
 	h.Write([]byte(name))
 	return &droverv1.PolicyStateFact{Kind: int32(scheduler.CursorState), Slot: makerSlot, Value: int64(h.Sum64())}
 }
 
-// madeBy returns the value of the makerState that the facts have, 0 for none.
+// madeBy returns the value of the makerState in the facts, 0 for none.
 func madeBy(f *facts.Facts) int64 {
 	for _, n := range f.PolicyStates() {
 		if n.Kind == int32(scheduler.CursorState) && n.Slot == makerSlot {
@@ -35,9 +36,9 @@ func madeBy(f *facts.Facts) int64 {
 	return 0
 }
 
-// takeOver prepares the facts for a scheduler of this name. If they say that another one made the policy states, it is
-// takeOverFromAnother; else it deletes what no scheduler owns, and all reservations if this one makes none. What was
-// made before makers were recorded stays.
+// takeOver prepares the facts for a scheduler. If they record another maker, it is
+// takeOverFromAnother. Otherwise it deletes what no scheduler owns, and all reservations if this
+// scheduler makes none. States from before makers were recorded stay.
 func takeOver(ctx context.Context, p proposer, name string) error {
 	maker, before := makerState(name).GetValue(), int64(0)
 	p.c.view(func(f *facts.Facts) { before = madeBy(f) })
@@ -50,9 +51,10 @@ func takeOver(ctx context.Context, p proposer, name string) error {
 	return recordMaker(ctx, p, name)
 }
 
-// takeOverFromAnother deletes all policy states and reservations, and records that a scheduler of this name makes the
-// next: what another one has guaranteed may be nothing that this one can keep, and then Check refuses each of its
-// decisions. It does not ask who the facts say made them: in this term another scheduler may have decided.
+// takeOverFromAnother deletes all policy states and reservations, and records this scheduler as the
+// maker of the next. It might be unable to keep the guarantees of another scheduler, and Check
+// would then refuse each of its decisions. It deletes them whatever maker is recorded, since
+// another scheduler may have decided earlier in this term.
 func takeOverFromAnother(ctx context.Context, p proposer, name string) error {
 	if err := p.proposeDeletion(ctx, deletionScope{allStates: true, allReservations: true}); err != nil {
 		return err
@@ -65,10 +67,12 @@ func recordMaker(ctx context.Context, p proposer, name string) error {
 	return err
 }
 
-// deletionScope says what is deleted besides the policy states and reservations of projects that have ended.
+// deletionScope selects what is deleted besides the policy states and reservations of projects that
+// have ended.
 type deletionScope struct{ allStates, allReservations bool }
 
-// deletion returns the decision that deletes the policy states and reservations in a scope. O(states and reservations).
+// deletion returns the decision that deletes the unowned policy states and reservations in a scope.
+// O(states and reservations).
 func deletion(f *facts.Facts, scope deletionScope) *droverv1.DecisionFact {
 	d := &droverv1.DecisionFact{Base: f.Index()}
 	for _, n := range f.PolicyStates() {
@@ -85,14 +89,14 @@ func deletion(f *facts.Facts, scope deletionScope) *droverv1.DecisionFact {
 	return d
 }
 
-// isOfGoneProject reports whether a policy state or reservation is of a project that does not exist. What is of a job
-// ends with the job.
+// isOfGoneProject reports whether a policy state or reservation belongs to a project that does not
+// exist. Those of a job end with the job.
 func isOfGoneProject(f *facts.Facts, job, project uint64) bool {
 	return job == 0 && project != 0 && f.Deadlines().Project(project) == nil
 }
 
-// proposeDeletion proposes what deletion returns, if that is anything. State must be rebuilt afterwards if it has what
-// was deleted.
+// proposeDeletion proposes the decision of deletion, unless it is empty. If State has what it
+// deletes, State must be rebuilt afterwards.
 func (p proposer) proposeDeletion(ctx context.Context, scope deletionScope) error {
 	var d *droverv1.DecisionFact
 	p.c.view(func(f *facts.Facts) { d = deletion(f, scope) })
@@ -104,7 +108,8 @@ func (p proposer) proposeDeletion(ctx context.Context, scope deletionScope) erro
 	return err
 }
 
-// makesReservations reports whether a scheduler does. One that this program does not know is taken for one that does.
+// makesReservations reports whether a scheduler makes reservations; true if this program does not
+// know the scheduler.
 func makesReservations(name string) bool {
 	i, err := policies.Get(name)
 	return err != nil || i.Reserves

@@ -13,8 +13,8 @@ import (
 // Limits of upkeep.
 const (
 	upkeepEvery  = 30 * time.Second
-	tidyPause    = time.Second     // between two looks at all jobs and files for what may go
-	upkeepRetry  = 5 * time.Second // before the history is written again where it could not be
+	tidyPause    = time.Second     // between two passes over all jobs and files
+	upkeepRetry  = 5 * time.Second // before a failed write of the history is tried again
 	forgetAtOnce = 500
 )
 
@@ -63,8 +63,9 @@ func (c *core) upkeep(ctx context.Context) error {
 	}
 }
 
-// forgetJobs proposes to forget ended jobs that are in the history and its lines, or are not in the history any more, if there
-// are more than retainJobs or they ended RetainFor ago. It reports whether there may be more of them.
+// forgetJobs proposes to forget ended jobs, if there are more than retainJobs or they ended
+// RetainFor ago. It forgets only jobs that were written to the history and its JSON lines, or have
+// been removed from the history since. It reports whether there may be more to forget.
 func (c *core) forgetJobs(ctx context.Context) (more bool) {
 	type settledJob struct {
 		id  uint64
@@ -89,7 +90,7 @@ func (c *core) forgetJobs(ctx context.Context) (more bool) {
 		excess = 0
 	}
 	var mayGo []uint64
-	for i, j := range settled { // only of these it is asked whether the files have them: this comes after each burst of changes
+	for i, j := range settled { // only these are looked up in the files: forgetJobs runs after each burst of changes
 		if (j.old || i < excess) && c.history.Has(j.id) {
 			mayGo = append(mayGo, j.id)
 		}
@@ -115,8 +116,8 @@ func (c *core) forgetJobs(ctx context.Context) (more bool) {
 	return more
 }
 
-// recordedJobs returns those of settled jobs that were recorded in the history, even if they have been removed from
-// there to keep its limits.
+// recordedJobs returns the settled jobs that were written to the history, even if they have been
+// removed from it since to keep its limits.
 func recordedJobs(c *core, jobs []uint64) []uint64 {
 	absent := func(id uint64) bool { return !c.past.Has(id) }
 	if !slices.ContainsFunc(jobs, absent) {

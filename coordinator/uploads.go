@@ -16,14 +16,12 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// uploadShare bounds the files of one user that no job references to one part
-// in so many of the blob quota. They are kept for blobMinAge, and would
-// otherwise fill the store for everybody.
+// uploadShare is the divisor of the blob quota that bounds the unreferenced files of one user. They
+// are kept for blobMinAge, and would otherwise fill the store for everybody.
 const uploadShare = 4
 
-// uploadLedger records who sent which files that no job references yet. It is
-// lost with the process; files whose sender is unknown count for nobody and are
-// collected as all others.
+// uploadLedger records which user sent which files that no job references yet. It is lost with the
+// process. Files whose sender is unknown are charged to nobody, and collected like all others.
 type uploadLedger struct {
 	view   func(func(*facts.Facts))
 	share  int64         // bytes of one user
@@ -33,20 +31,20 @@ type uploadLedger struct {
 	sent map[string]*sender // by identity
 }
 
-// minUploadBytes is what a file counts at least. It bounds the number of files that one user keeps in the store.
+// minUploadBytes is the least that a file is charged, which bounds the number of files of one user.
 const minUploadBytes = 4 << 10
 
-// sender is a user with files that no job referenced when they were last looked through.
+// sender is a user with files that no job referenced at the last check.
 type sender struct {
 	files map[string]upload // by digest
 	bytes int64             // of files
-	look  int               // so many files are looked through again: twice as many as were left the last time
+	look  int               // at this many files they are checked again: twice as many as the last check left
 }
 
-// upload is a file of a sender: one that is in the store, one that is on its way, or both.
+// upload is a file of a sender: stored, on its way, or both.
 type upload struct {
-	size   int64 // bytes that it counts: the largest announced while it is open, then those stored
-	stored int64 // bytes that it counts in the store; 0: none of its uploads was stored
+	size   int64 // charged: the largest announced size while an upload is open, then the stored size
+	stored int64 // bytes charged for the stored file; 0 if no upload of it was stored
 	open   int   // claims whose outcome is not known
 }
 
@@ -54,8 +52,9 @@ func newUploadLedger(c *core) *uploadLedger {
 	return &uploadLedger{view: c.view, share: c.cfg.BlobQuota / uploadShare, minAge: c.cfg.blobMinAge, sent: map[string]*sender{}}
 }
 
-// claim counts a file against its sender's share, or returns an error. Uploads of one file count once.
-// The sender must call done with the upload's outcome. Nobody has verified size yet.
+// claim charges a file to its sender, or returns an error. Uploads of one file are charged once.
+// The caller must call done with the upload's outcome. size is what the sender announced; nobody
+// has verified it yet.
 func (l *uploadLedger) claim(id identity, digest string, size int64) (done func(stored bool), err error) {
 	if size < 0 {
 		return nil, fault.New(fault.Invalid, "%s: invalid size of %d bytes", digest, size)
@@ -87,7 +86,7 @@ func (l *uploadLedger) claim(id identity, digest string, size int64) (done func(
 	return func(stored bool) { l.finish(id.name, digest, counted, stored) }, nil
 }
 
-// forgetUsed forgets the files that a job references, and those that were collected.
+// forgetUsed drops the files that a job references, and those that were collected.
 func (s *sender) forgetUsed(f *facts.Facts) {
 	for d, u := range s.files {
 		if b := f.Blob(d); u.open == 0 && (b == nil || b.Refs > 0) {
@@ -98,8 +97,8 @@ func (s *sender) forgetUsed(f *facts.Facts) {
 	s.look = 2 * len(s.files)
 }
 
-// finish ends a claim of so many counted bytes. A file is left by its last claim, if none of them was stored; until
-// then it counts by the largest, since that one may still come.
+// finish ends a claim that was charged counted bytes. A file that was never stored is dropped with
+// its last open claim; until then it is charged the largest claim, which may still be stored.
 func (l *uploadLedger) finish(name, digest string, counted int64, stored bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -123,8 +122,8 @@ func (l *uploadLedger) finish(name, digest string, counted int64, stored bool) {
 	}
 }
 
-// HasBlobs returns which of the digests must be uploaded. It tells any submitter of any file whether it is here:
-// docs/explanation/threat-model.md.
+// HasBlobs returns which of the digests must be uploaded. It tells any submitter whether any file
+// is here: see docs/explanation/threat-model.md.
 func (s *clientService) HasBlobs(ctx context.Context, req *connect.Request[droverv1.HasBlobsRequest]) (*connect.Response[droverv1.HasBlobsResponse], error) {
 	if err := s.core.rights.needUser(ctx); err != nil {
 		return nil, err

@@ -13,17 +13,18 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// waitList is why stages wait, as of the last decision.
+// waitList holds why stages wait, as of the last decision.
 type waitList struct {
 	now func() time.Time
 
 	mu     sync.Mutex
 	stages map[scheduler.StageID]scheduler.Waiting
-	// before is stages of the round before, while further decisions add to stages.
+	// before holds the stages of the previous round, while further decisions still add to stages.
 	before map[scheduler.StageID]scheduler.Waiting
 }
 
-// set stores why stages wait, as of the last decision, or of the last ones where each explains a part.
+// set stores why stages wait. If each of several decisions explains a part, it keeps the last ones
+// together.
 func (l *waitList) set(d *scheduler.Decision) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -38,7 +39,7 @@ func (l *waitList) set(d *scheduler.Decision) {
 	}
 }
 
-// of returns why a stage waits, false if it does not or is not explained yet.
+// of returns why a stage waits; false if it does not wait, or its reason is not known yet.
 func (l *waitList) of(s scheduler.StageID) (scheduler.Waiting, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -49,10 +50,9 @@ func (l *waitList) of(s scheduler.StageID) (scheduler.Waiting, bool) {
 	return why, ok
 }
 
-// reason describes why a stage waits: with names, until when, and what
-// helps. Jobs and nodes that are gone since the decision are left out. Other
-// jobs appear by number, because not every reader of this job may read those.
-// O(nodes) if no node has the capacity, otherwise O(tenants).
+// reason describes why a stage waits: with names, until when, and what helps. Jobs and nodes that
+// are gone since the decision are left out. Other jobs appear by number, because not every reader
+// of this job may read them. O(nodes) if no node has the capacity, otherwise O(tenants).
 func (l *waitList) reason(f *facts.Facts, w *scheduler.Waiting) string {
 	s := w.Reason.String()
 	switch w.Reason {
@@ -136,7 +136,7 @@ func onNodeText(f *facts.Facts, id scheduler.NodeID) string {
 	return ""
 }
 
-// nodeNameText returns a blank and the node's name, "" for none.
+// nodeNameText returns a space and the node's name, "" for none.
 func nodeNameText(f *facts.Facts, id scheduler.NodeID) string {
 	if n := f.Node(int32(id) + 1); n != nil {
 		return " " + n.Info.GetName()
@@ -153,8 +153,8 @@ func untilText(t scheduler.Time) string {
 	return " until " + time.Unix(0, int64(t)).UTC().Format("2006-01-02 15:04:05 MST")
 }
 
-// sums sums up why the tasks of the cluster wait, most tasks first.
-// O(waiting stages).
+// sums totals the reasons for which the tasks of the cluster wait, most tasks first. O(waiting
+// stages).
 func (l *waitList) sums() []*droverv1.PendingSum {
 	sums := map[string]*droverv1.PendingSum{}
 	add := func(w scheduler.Waiting) {

@@ -10,13 +10,14 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// nodeEpoch is a node in one of its epochs: what one of an older epoch had says nothing of it.
+// nodeEpoch is a node in one of its epochs. Attempts of an older epoch of the node do not belong to
+// it.
 type nodeEpoch struct {
 	node  int32
 	epoch uint64
 }
 
-// retention is how much of an attempt its node shall have.
+// retention is how much of an attempt its node must keep.
 type retention int8
 
 const (
@@ -42,7 +43,7 @@ func retentionOf(f *facts.Facts, at nodeEpoch, k facts.Key, t *facts.Task, a *fa
 	}
 }
 
-// hasImage reports whether a node has the image of an attempt that has yet to run elsewhere.
+// hasImage reports whether a node must keep the image of an attempt that has yet to run elsewhere.
 func hasImage(a *facts.Attempt, at nodeEpoch) bool {
 	return nodeEpoch{a.Suspension.ImageNode, a.Suspension.ImageEpoch} == at && a.State.IsActive()
 }
@@ -51,9 +52,9 @@ func isOutputNeeded(j *facts.Job, k facts.Key, t *facts.Task, a *facts.Attempt) 
 	return a.State == facts.AttemptSucceeded && j.OutputsNeeded(int(k.Stage)) && t.Winner == k.Attempt
 }
 
-// wantedAttempt returns the wanted state of an attempt at now (Unix ns); nil
-// means that nothing of it shall remain on the node. kept is false for an attempt that its node has
-// been told to remove: wantedSets knows.
+// wantedAttempt returns the wanted state of an attempt at now (Unix ns); nil means that nothing of
+// it may remain on the node. kept is false for an attempt that its node was told to remove, as
+// wantedSets knows.
 func wantedAttempt(f *facts.Facts, at nodeEpoch, k facts.Key, kept bool, now int64, keepLogs time.Duration) *droverv1.WantedAttempt {
 	a, j := f.Attempt(k), f.Job(k.Job)
 	if a == nil {
@@ -141,7 +142,7 @@ func taskSpec(f *facts.Facts, j *facts.Job, k facts.Key, a *facts.Attempt) *drov
 	return t
 }
 
-// keysFeature returns what a node must say of itself to know the keys of a task.
+// keysFeature returns the feature that a node must advertise to know the keys of a task.
 func keysFeature(k *droverv1.MapKeys) string {
 	if len(k.GetOrder()) > 0 {
 		return mapreduce.FeatureKeyOrder
@@ -149,8 +150,9 @@ func keysFeature(k *droverv1.MapKeys) string {
 	return mapreduce.FeatureKeys
 }
 
-// kindWithKeys returns the kind of a task of which a node does not know the keys: it refuses a kind that it
-// does not know, where it would partition by the first field or sort by bytes, in silence.
+// kindWithKeys returns the kind of a task with keys. A node that does not know these keys refuses
+// the kind as unknown; with the plain kind it would silently partition by the first field or sort
+// by bytes.
 func kindWithKeys(t *droverv1.TaskSpec) string {
 	if len(t.GetKeys().GetOrder()) > 0 {
 		return t.GetKind() + " with key_order"
@@ -165,8 +167,8 @@ const (
 	maxRetryPause   = time.Minute
 )
 
-// retryPause returns how long an attempt waits after so many failures: what fails
-// for a moment shall not fail for good.
+// retryPause returns how long an attempt waits after that many failures, so that a transient fault
+// does not fail the job.
 func retryPause(failures int32) time.Duration {
 	if failures <= 0 {
 		return 0
@@ -210,7 +212,8 @@ func mapReduceSpec(j *facts.Job, k facts.Key, t *droverv1.TaskSpec) {
 	}
 }
 
-// keyOrder returns the order of a reduce stage's keys, nil if it is that of their bytes: then every node has it.
+// keyOrder returns the order of a reduce stage's keys, nil for the order of their bytes, which
+// every node knows.
 func keyOrder(s *jobspec.Stage) []string {
 	if !s.HasKeyOrder() {
 		return nil
@@ -218,8 +221,8 @@ func keyOrder(s *jobspec.Stage) []string {
 	return s.KeyOrder
 }
 
-// taskFiles returns the files of a stage's tasks: for a map stage with those of the combiner, which runs in its tasks,
-// that it does not have.
+// taskFiles returns the files of a stage's tasks. A map stage also gets the files of its combiner,
+// which runs in its tasks, unless it has them already.
 func taskFiles(spec *jobspec.Job, s *jobspec.Stage) (out []*droverv1.FileRef) {
 	add := func(file *jobspec.File) {
 		out = append(out, &droverv1.FileRef{Name: file.Name, Digest: file.Digest, Mode: file.Mode, Size: file.Size})

@@ -10,26 +10,26 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 )
 
-// Bounds of the changes kept for each node: as many as it has attempts, twice. A watcher that is further
-// behind receives a full set, which is shorter.
+// Bounds of the changes kept for each node: twice the number of its attempts. A watcher that is
+// further behind receives a full set, which is shorter.
 const (
 	minWantedLog = 256
 	maxWantedLog = 1 << 14
 )
 
-// keptEnded is how many ended attempts that nobody needs stay on each node for each job, the newest:
-// a small job stays as a whole, and a node with logs of a job has an attempt of it until its logs expire, by
-// which it knows that they are still to be kept. Of all others the node keeps the logs alone.
+// keptEnded is how many ended attempts that nobody needs stay in a node's set for each job: the
+// newest. A small job thus stays as a whole. A node that has logs of a job also has one of its
+// attempts until the logs expire, by which it knows that it must keep the logs. Of all other ended
+// attempts the node keeps only the logs.
 const keptEnded = 20
 
-// wantedSets holds the attempts that each node shall have, as a projection of
-// the facts: only keys, runs and revisions. The content of a message is read from the
-// facts when it is sent, so it is never older than its revision. It has at most keptEnded attempts of a
-// node and a job that need not be there; which those are follows from the facts alone (facts.Attempt.EndSeq),
-// so that the next leader finds the same.
+// wantedSets holds the attempts that each node must have, as a projection of the facts: only keys,
+// runs and revisions. The content of a message is read from the facts when it is sent, so it is
+// never older than its revision. At most keptEnded attempts of a node and a job stay without need.
+// Which those are follows from the facts alone (facts.Attempt.EndSeq), so that the next leader
+// keeps the same.
 //
-// A revision is term<<32 + a counter, so that revisions of different leaders
-// never coincide.
+// A revision is term<<32 + a counter, so that revisions of different leaders never coincide.
 type wantedSets struct {
 	now      func() time.Time
 	keepLogs time.Duration // see Config.KeepLogs
@@ -43,7 +43,7 @@ type wantedSets struct {
 type wantedNode struct {
 	epoch uint64
 	rev   uint64
-	items map[uint64]map[facts.Key]int32 // runs, by job: a job is forgotten without a look at the others
+	items map[uint64]map[facts.Key]int32 // runs, by job, so that a job can be forgotten without visiting the others
 	size  int                            // attempts in items
 	ended map[uint64][]endedAttempt      // by job: the items that nobody needs, at most keptEnded, oldest first
 	log   []wantedChange                 // ascending revisions
@@ -90,7 +90,7 @@ func (w *wantedSets) rebuild(f *facts.Facts, term uint64) {
 		})
 	}
 	for _, s := range w.nodes {
-		s.log, s.base = nil, s.rev // what left the set while it was made is in no other set
+		s.log, s.base = nil, s.rev // attempts that left the set during the rebuild are in no other set
 	}
 }
 
@@ -131,7 +131,8 @@ func (w *wantedSets) follow(f *facts.Facts, c *facts.Change) {
 	}
 }
 
-// recordChange records that the wanted state of an attempt on a node changed, under that run there.
+// recordChange records that the wanted state of an attempt on a node changed. run is the attempt's
+// run there.
 func (w *wantedSets) recordChange(f *facts.Facts, at nodeEpoch, k facts.Key, run int32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -145,7 +146,7 @@ func (w *wantedSets) recordChange(f *facts.Facts, at nodeEpoch, k facts.Key, run
 	s.add(wantedChange{key: k, run: run})
 }
 
-// review records which attempts of a job nobody needs any more on their nodes. O(attempts).
+// review records which attempts of a job nobody needs on their nodes any more. O(attempts).
 func (w *wantedSets) review(f *facts.Facts, j *facts.Job) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -160,8 +161,8 @@ func (w *wantedSets) review(f *facts.Facts, j *facts.Job) {
 	})
 }
 
-// syncLocked puts an attempt into the set of a node, or removes it, as the facts are. It reports whether what
-// the node needs of it changed.
+// syncLocked puts an attempt into the set of a node or removes it, according to the facts. It
+// reports whether the wanted state changed.
 func (w *wantedSets) syncLocked(f *facts.Facts, at nodeEpoch, k facts.Key, t *facts.Task, a *facts.Attempt, run int32) bool {
 	s := w.nodes[at.node]
 	if s == nil || s.epoch != at.epoch {
@@ -180,8 +181,8 @@ func (w *wantedSets) syncLocked(f *facts.Facts, at nodeEpoch, k facts.Key, t *fa
 	}
 }
 
-// keepEnded puts an ended attempt into the set. Only the newest limit of each job stay: beyond that the oldest is
-// removed. It reports whether the attempt is new to the set.
+// keepEnded puts an ended attempt into the set. Only the newest limit of each job stay: beyond
+// that, the oldest is removed. It reports whether the attempt is new to the set.
 func (s *wantedNode) keepEnded(e endedAttempt, run int32, limit int) bool {
 	list := s.ended[e.key.Job]
 	i, is := slices.BinarySearchFunc(list, e, func(x, y endedAttempt) int {
@@ -283,8 +284,8 @@ type wantedBatch struct {
 	wake     <-chan struct{}
 }
 
-// changesSince returns what changed after rev; ok is false if the node has no
-// set of that epoch. An empty batch without full means: wait for wake.
+// changesSince returns what changed after rev; ok is false if the node has no set of that epoch. If
+// the batch is empty and not full, the caller must wait for wake.
 func (w *wantedSets) changesSince(at nodeEpoch, rev uint64) (b wantedBatch, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

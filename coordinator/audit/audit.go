@@ -30,7 +30,8 @@ const keptFiles = 9
 // defaultMaxBytes is the size at which a file is closed and the next one begun.
 const defaultMaxBytes = 32 << 20
 
-// Record is one line. The caller of Write cuts texts that users chose, and escapes what controls a terminal in them.
+// Record is one line. The caller of Write cuts texts that users chose, and escapes what controls a
+// terminal in them.
 type Record struct {
 	Time    time.Time `json:"time"`
 	Actor   string    `json:"actor"`            // "user/alice", "local": the identity of the certificate or socket

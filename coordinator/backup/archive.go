@@ -71,8 +71,8 @@ type Member struct {
 	SHA256 string `json:"sha256"` // hexadecimal
 }
 
-// isRotten reports whether it is an uploaded file with other bytes than its name says: it was damaged when it was saved,
-// and the manifest has the checksum of the damaged bytes.
+// isRotten reports whether it is an uploaded file with other bytes than its name says: it was
+// damaged when it was saved, and the manifest has the checksum of the damaged bytes.
 func (m *Member) isRotten() bool {
 	digest, isBlob := strings.CutPrefix(m.Name, "blobs/")
 	return isBlob && digest != m.SHA256
@@ -114,8 +114,8 @@ func (w *Writer) History(name string, size int64, r io.Reader) error {
 	return w.add("history/"+name, size, r)
 }
 
-// Blob adds an uploaded file by the hexadecimal part of its digest. Corrupt: its bytes have another digest; then the
-// archive is of no use.
+// Blob adds an uploaded file by the hexadecimal part of its digest. Corrupt: its bytes have another
+// digest; then the archive is of no use.
 func (w *Writer) Blob(hexDigest string, size int64, r io.Reader) error {
 	if err := w.add("blobs/"+hexDigest, size, r); err != nil {
 		return err
@@ -207,7 +207,8 @@ func read(r io.Reader, visit func(name string, size int64, r io.Reader) error) (
 		}
 		if head.Name == manifestName {
 			m, err := readManifest(t, got)
-			// gzip's own checksum stands at the end. Nothing that the manifest says is believed before, its version neither.
+			// gzip's own checksum stands at the end. Nothing that the manifest says is believed
+			// before, its version neither.
 			if _, end := io.Copy(io.Discard, gz); end != nil && (err == nil || errors.Is(err, fault.Unsupported)) {
 				return nil, fault.New(fault.Corrupt, "the archive's end is damaged: %w", end)
 			}

@@ -56,15 +56,16 @@ func Restore(path string, t Target) (*Manifest, error) {
 	return m, nil
 }
 
-// Names of what a folder has only until it is restored. The facts are there from the first step to the last: they mark the
-// folder as one on which no coordinator may start.
+// Names of what a folder has only until it is restored. The facts are there from the first step to
+// the last: they mark the folder as one on which no coordinator may start.
 const (
 	factsPart = "facts.restoring"
 	logPart   = "raft.restoring"
 )
 
-// Unfinished returns an error, Corrupt, if a restore into dir has failed or was cut short: a coordinator would begin a new,
-// empty cluster there, or one that does not know that it was restored.
+// Unfinished returns an error, Corrupt, if a restore into dir has failed or was cut short: a
+// coordinator would begin a new, empty cluster there, or one that does not know that it was
+// restored.
 func Unfinished(dir string) error {
 	for _, name := range []string{factsPart, logPart} {
 		path := filepath.Join(dir, name)

@@ -109,13 +109,12 @@ type Phase struct {
 	CPUSeconds float64 `json:"cpu_seconds"` // of the coordinators' processes
 }
 
-// Run measures the coordinator behind dial in phases: all nodes register; pages are
-// opened, if wanted, and stay open; the nodes
-// report while nothing runs; jobs are submitted and their tasks placed and ended; jobs
-// of one task are submitted one after another, each when a node has received the one
-// before; jobs of one task are submitted by all clients at once, and then at a rate; and, where there
-// are several coordinators, the one that leads is killed. progress is called with the name of each phase. It returns an error if a phase exceeds its limit or a node loses
-// its session.
+// Run measures the coordinator behind dial in phases: all nodes register; pages are opened, if
+// wanted, and stay open; the nodes report while nothing runs; jobs are submitted and their tasks
+// placed and ended; jobs of one task are submitted one after another, each when a node has received
+// the one before; jobs of one task are submitted by all clients at once, and then at a rate; and,
+// where there are several coordinators, the one that leads is killed. progress is called with the
+// name of each phase. It returns an error if a phase exceeds its limit or a node loses its session.
 func Run(ctx context.Context, cfg Config, dial Dial, meter Meter, progress func(string)) (Result, error) {
 	if cfg.Nodes < 1 || cfg.Jobs < 1 || cfg.Tasks < 1 || cfg.Clients < 1 || cfg.Submits < 1 || !(cfg.Steady > 0) {
 		return Result{}, errors.New("nodes, jobs, tasks, clients and submissions must each be at least 1, and the rate of submissions more than 0")

@@ -105,8 +105,8 @@ const (
 	burstSeconds = 10
 )
 
-// Check returns an error if the flood did more than it may, or if the flooder was not told to come back
-// later.
+// Check returns an error if the flood did more than it may, or if the flooder was not told to come
+// back later.
 func (r *FloodResult) Check(may FloodBounds) error {
 	var errs []error
 	for _, l := range []struct {

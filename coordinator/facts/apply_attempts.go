@@ -195,7 +195,8 @@ func (en attemptEntries) stopAttempt(j *Job, k Key, a *Attempt) {
 	writerOf(en.f).recordChange(Change{Kind: ChangeStopping, Key: k, Node: a.Node})
 }
 
-// endAttempt ends an active attempt and updates its task and job. The order of the steps is part of what Apply decides:
+// endAttempt ends an active attempt and updates its task and job. The order of the steps is part of
+// what Apply decides:
 //
 //  1. The attempt's resources are freed and its usage is added to the totals.
 //  2. A success wins if the task has no winner. A task without winner and without active attempt is pending again.
@@ -232,8 +233,8 @@ func (en attemptEntries) endAttempt(e *droverv1.Entry, k Key, a *Attempt, state 
 	writerOf(en.f).sealFinished(j, k.Stage, k.Task)
 }
 
-// closeAttempt returns a copy of an active attempt that has ended, and the change to record of it. It frees what the
-// attempt occupied and adds its usage to the totals.
+// closeAttempt returns a copy of an active attempt that has ended, and the change to record of it.
+// It frees what the attempt occupied and adds its usage to the totals.
 func (en attemptEntries) closeAttempt(j *Job, k Key, a *Attempt, state AttemptState, seen *droverv1.SeenAttempt) (*Attempt, Change) {
 	s := &j.Stages[k.Stage]
 	c := *a
@@ -265,7 +266,8 @@ func (en attemptEntries) closeAttempt(j *Job, k Key, a *Attempt, state AttemptSt
 	return &c, change
 }
 
-// updateTask returns the task with its ended attempt, to be stored, and whether the attempt is its winner.
+// updateTask returns the task with its ended attempt, to be stored, and whether the attempt is its
+// winner.
 func (en attemptEntries) updateTask(j *Job, k Key, ended *Attempt) (t *Task, won bool) {
 	s := &j.Stages[k.Stage]
 	t = s.Task(k.Task).withAttempt(ended)
@@ -290,8 +292,8 @@ func (en attemptEntries) recordEnd(e *droverv1.Entry, j *Job, k Key, t *Task, en
 	writerOf(en.f).recordChange(change)
 }
 
-// recordLastEnd records that an ended job has no attempt left. endedBefore says that the job had ended before its last
-// attempt; otherwise endJob has done all but the change.
+// recordLastEnd records that an ended job has no attempt left. endedBefore says that the job had
+// ended before its last attempt; otherwise endJob has done all but the change.
 func (en attemptEntries) recordLastEnd(j *Job, endedBefore bool) {
 	if endedBefore {
 		en.f.Deadlines().leaveProject(j)

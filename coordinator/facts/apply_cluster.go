@@ -80,7 +80,8 @@ func (c Checks) checkTenants(list []*droverv1.Tenant) error {
 	return nil
 }
 
-// isTooDeep reports whether a tenant is deeper than maxTenantDepth, as one is whose parents form a circle.
+// isTooDeep reports whether a tenant is deeper than maxTenantDepth, as one is whose parents form a
+// circle.
 func isTooDeep(parent map[string]string, name string) bool {
 	depth := 0
 	for up := name; up != ""; up = parent[up] {

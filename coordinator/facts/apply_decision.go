@@ -210,8 +210,8 @@ func (en decisionEntries) kill(e *droverv1.Entry, act *droverv1.ActionFact) stri
 	return ""
 }
 
-// maxReservations bounds the reservations. It mirrors that of the scheduler's State: policies ask the State before they
-// decide more, since one that is dropped here is decided again.
+// maxReservations bounds the reservations. It mirrors that of the scheduler's State: policies ask
+// the State before they decide more, since one that is dropped here is decided again.
 const maxReservations = 1 << 17
 
 func (en decisionEntries) reserve(r *droverv1.ReservationFact) string {

@@ -179,15 +179,15 @@ func (en nodeEntries) recordInfraFailure(e *droverv1.Entry, job uint64, a *Attem
 	}
 }
 
-// What stands in the reason of a quarantine before the message of the attempt that failed last. Apply has stored it: it
-// may not change.
+// What stands in the reason of a quarantine before the message of the attempt that failed last.
+// Apply has stored it: it may not change.
 const (
 	failedOnProbation = "it failed again on probation"
 	infraFailures     = " failures of the infrastructure in "
 )
 
-// WithoutMessage returns the reason of a node, or the text of an event of it, without the message of the attempt that
-// failed last: that may name the files of a tenant.
+// WithoutMessage returns the reason of a node, or the text of an event of it, without the message
+// of the attempt that failed last: that may name the files of a tenant.
 func WithoutMessage(text string) string {
 	again, often := strings.Index(text, failedOnProbation+": "), strings.Index(text, infraFailures)
 	switch {

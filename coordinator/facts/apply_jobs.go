@@ -260,8 +260,8 @@ func (en jobEntries) applyStop(e *droverv1.Entry, s *droverv1.JobStopFact, r *Re
 	en.endJob(e, writerOf(en.f).writableJob(j), droverv1.JobState_JOB_STATE_STOPPED, msg)
 }
 
-// applyEnded ends a job whose result was published, or could not be. One that a user has stopped meanwhile has
-// succeeded if it was published, and says that the stop came too late.
+// applyEnded ends a job whose result was published, or could not be. One that a user has stopped
+// meanwhile has succeeded if it was published, and says that the stop came too late.
 func (en jobEntries) applyEnded(e *droverv1.Entry, end *droverv1.JobEndedFact, r *Result) {
 	j := en.f.jobs[end.GetJob()]
 	if j == nil || j.State != droverv1.JobState_JOB_STATE_COMMITTING {

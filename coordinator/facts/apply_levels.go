@@ -111,7 +111,8 @@ func (en levelEntries) unparkDrained(node int32) {
 	}
 }
 
-// Why a level is refused for the sake of the attempt's node. DropNoLevel stands before the level's name.
+// Why a level is refused for the sake of the attempt's node. DropNoLevel stands before the level's
+// name.
 const (
 	DropNoCapacity = "the node has no free capacity to resume the task"
 	DropNoLevel    = "the node cannot do "

@@ -9,10 +9,10 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// An operator orders maintenance windows of a node ahead. The leader proposes when one begins and ends.
-// From its beginning to its end the node is drained as by an operator, with a deadline that has passed:
-// what still runs leaves it. An operator who drains the node meanwhile keeps it drained after the end,
-// and one who ends the drain ends the window.
+// An operator orders maintenance windows of a node ahead. The leader proposes when one begins and
+// ends. From its beginning to its end the node is drained as by an operator, with a deadline that
+// has passed: what still runs leaves it. An operator who drains the node meanwhile keeps it drained
+// after the end, and one who ends the drain ends the window.
 
 // Limits of maintenance windows.
 const (

@@ -14,9 +14,9 @@ import (
 // tried.
 const maxRestoreNodes = 3
 
-// CanRestore reports whether a checkpoint made on one node can be restored on
-// another: same driver, kernel, criu and runc, no earlier format of dumps, and at least the same CPU flags.
-// The coordinator's classes of nodes name all that it compares.
+// CanRestore reports whether a checkpoint made on one node can be restored on another: same driver,
+// kernel, criu and runc, no earlier format of dumps, and at least the same CPU flags. The
+// coordinator's classes of nodes name all that it compares.
 func CanRestore(from, to *droverv1.NodeInfo) bool {
 	can := func(i *droverv1.NodeInfo) bool {
 		return slices.Contains(i.GetLevels(), droverv1.Level_LEVEL_CHECKPOINTED)
@@ -44,8 +44,8 @@ func CanRestore(from, to *droverv1.NodeInfo) bool {
 	return true
 }
 
-// dumpFormat returns the version of the dumps that a node writes, 0 for a node that does not say it, whose Drover is
-// of before the versions that do.
+// dumpFormat returns the version of the dumps that a node writes, 0 for a node that does not say
+// it, whose Drover is of before the versions that do.
 func dumpFormat(i *droverv1.NodeInfo) int {
 	n, _ := strconv.Atoi(i.GetVersions()["dump"])
 	return n
@@ -94,9 +94,10 @@ func (en decisionEntries) migrate(e *droverv1.Entry, act *droverv1.ActionFact) s
 	return ""
 }
 
-// moveAttempt assigns a, whose checkpoint some node holds, to another node. a is a copy of the current attempt.
-// It is the only place that raises the run. Its callers know that no container of the old run is left: migrate because
-// the attempt is checkpointed, handleResumeFailure because the node reported that the restore failed.
+// moveAttempt assigns a, whose checkpoint some node holds, to another node. a is a copy of the
+// current attempt. It is the only place that raises the run. Its callers know that no container of
+// the old run is left: migrate because the attempt is checkpointed, handleResumeFailure because the
+// node reported that the restore failed.
 func (en decisionEntries) moveAttempt(e *droverv1.Entry, k Key, a *Attempt, to *Node, disk int32) {
 	j := writerOf(en.f).writableJob(en.f.jobs[k.Job])
 	from := en.f.EventLog().nodeNameOf(a.Node)
@@ -150,8 +151,8 @@ func (en levelEntries) handleResumeFailure(e *droverv1.Entry, k Key, a *Attempt,
 	attemptsOf(en.f).endAttempt(e, k, a, AttemptFailed, end)
 }
 
-// mayReachProbation reports whether, with an entry that is proposed, a checkpoint that could not be restored may go to a
-// node on probation.
+// mayReachProbation reports whether, with an entry that is proposed, a checkpoint that could not be
+// restored may go to a node on probation.
 func (en levelEntries) mayReachProbation(e *droverv1.Entry) bool {
 	failed := slices.ContainsFunc(e.GetAttempts().GetSeen(), func(seen *droverv1.SeenAttempt) bool {
 		return seen.GetTargetRefused() == droverv1.Level_LEVEL_RUNNING
@@ -160,9 +161,9 @@ func (en levelEntries) mayReachProbation(e *droverv1.Entry) bool {
 }
 
 // findRestoreNode returns the node with the most free CPU among those that take the attempt, can
-// restore its checkpoint, have the capacity and have not failed to
-// restore it. One that leaves soon comes after all others. It returns nil if there is none, or if the node that holds the
-// image is gone.
+// restore its checkpoint, have the capacity and have not failed to restore it. One that leaves soon
+// comes after all others. It returns nil if there is none, or if the node that holds the image is
+// gone.
 func (en decisionEntries) findRestoreNode(k Key, a *Attempt, takes func(*Node) bool) *Node {
 	imageNode, epoch := a.Node, a.Epoch
 	if a.Suspension.ImageNode != 0 {

@@ -39,7 +39,8 @@ func (s Restores) ClusterEpoch() uint64 { return s.f.restores.ClusterEpoch }
 // have runs of tasks that the restored state takes for pending.
 func (s Restores) AwaitsNodes() bool { return s.f.restores.AwaitsNodes }
 
-// IsOlder reports whether a job was accepted before the last restore: the lost log may have more of it, also its end.
+// IsOlder reports whether a job was accepted before the last restore: the lost log may have more of
+// it, also its end.
 func (s Restores) IsOlder(job uint64) bool {
 	return s.f.restores.ClusterEpoch > 0 && job <= s.f.restores.LastJob
 }

@@ -23,10 +23,11 @@ func (ck Clock) EntryTime(now int64) int64 {
 	return now
 }
 
-// Entry.step_rules is the version of the rules by which Apply treats an entry, of all of them and not, as its name has
-// it, of steps of the clock alone: 0 is the first, and each has the rules of those below it, so that entries of earlier
-// versions are replayed as they were applied. An entry has the lowest version that has each rule which may change its
-// effect, mostly 0: servers stop at a version that they do not know (Newer).
+// Entry.step_rules is the version of the rules by which Apply treats an entry, of all of them and
+// not, as its name has it, of steps of the clock alone: 0 is the first, and each has the rules of
+// those below it, so that entries of earlier versions are replayed as they were applied. An entry
+// has the lowest version that has each rule which may change its effect, mostly 0: servers stop at
+// a version that they do not know (Newer).
 const (
 	tokenStepRules  = 1 // a step back of the log's time: tokens too
 	drainStepRules  = 2 // a step back: deadlines of drains too
@@ -41,8 +42,8 @@ const (
 	lastRules = probationRules
 )
 
-// ApplyRules returns the step_rules of an entry that is proposed now. Newest first: an entry has the highest rule that may
-// change its effect.
+// ApplyRules returns the step_rules of an entry that is proposed now. Newest first: an entry has
+// the highest rule that may change its effect.
 func (ck Clock) ApplyRules(e *droverv1.Entry, now int64) uint32 {
 	switch {
 	case levelsOf(ck.f).mayReachProbation(e):
@@ -79,7 +80,8 @@ func (ck Clock) advance(e *droverv1.Entry) {
 	ck.f.now = max(ck.f.now, at)
 }
 
-// stepBack sets the time back to `to`. O(jobs and active attempts); the reader of the journal rebuilds.
+// stepBack sets the time back to `to`. O(jobs and active attempts); the reader of the journal
+// rebuilds.
 //   - Ends of waits (quarantine, back-off) and times of recent failures move back as far.
 //   - Times of things that have happened become at most `to`; those of ended attempts stay.
 //   - Deadlines stay. One that lies ahead again is not missed.
@@ -137,9 +139,9 @@ func (ck Clock) stepBack(e *droverv1.Entry, to int64) {
 	ck.f.EventLog().add(e, "clock.stepped_back", &Event{Text: fmt.Sprintf("the clock had been ahead: the log's time went back by %s", time.Duration(by).Round(time.Second))})
 }
 
-// stepWindowsBack makes the maintenance windows of a node that begin after a time, and have begun, windows to come. It reports
-// whether the node takes work again, as after the end of a window (endMaintenance). The node is a copy that is not in the
-// facts yet.
+// stepWindowsBack makes the maintenance windows of a node that begin after a time, and have begun,
+// windows to come. It reports whether the node takes work again, as after the end of a window
+// (endMaintenance). The node is a copy that is not in the facts yet.
 func (n *Node) stepWindowsBack(to int64) (back bool) {
 	n.Maintenance = slices.Clone(n.Maintenance)
 	for i := range n.Maintenance {

@@ -42,8 +42,9 @@ func (j *Job) addCounters(add map[string]int64) {
 	j.Counters = sum
 }
 
-// subtractCounters takes off the job's counters what addCounters added of a task whose output is lost: the next attempt
-// counts it again. A name stays at 0: another one in its place would lack what was left out of it.
+// subtractCounters takes off the job's counters what addCounters added of a task whose output is
+// lost: the next attempt counts it again. A name stays at 0: another one in its place would lack
+// what was left out of it.
 func (j *Job) subtractCounters(counted map[string]int64) {
 	if len(counted) == 0 {
 		return

@@ -301,15 +301,15 @@ func (d Deadlines) answersProject(x *droverv1.DecisionFact) bool {
 	return slices.ContainsFunc(x.GetPolicyStates(), d.isProjectAnswer)
 }
 
-// isProjectAnswer reports whether a state is the scheduler's answer to a project that had none: its guarantee, which comes with a
-// latest departure, or a refusal.
+// isProjectAnswer reports whether a state is the scheduler's answer to a project that had none: its
+// guarantee, which comes with a latest departure, or a refusal.
 func (d Deadlines) isProjectAnswer(n *droverv1.PolicyStateFact) bool {
 	k := PolicyStateKey{Kind: n.GetKind(), Project: n.GetProject()}
 	return (k.Kind == latestDepartureState || k.Kind == refusedState) && n.GetJob() == 0 && d.f.projects[k.Project] != nil && d.f.policyStates.all[k] == nil
 }
 
-// addProjectEvent adds the event that the scheduler guarantees a project, or refuses to, once. Like recordViolation's, the event is of the first
-// live job of the project.
+// addProjectEvent adds the event that the scheduler guarantees a project, or refuses to, once. Like
+// recordViolation's, the event is of the first live job of the project.
 func (d Deadlines) addProjectEvent(e *droverv1.Entry, n *droverv1.PolicyStateFact) {
 	if e.GetStepRules() < projectRules || !d.isProjectAnswer(n) {
 		return
@@ -334,8 +334,9 @@ func recordsViolation(d *droverv1.DecisionFact) bool {
 	return slices.ContainsFunc(d.GetPolicyStates(), func(n *droverv1.PolicyStateFact) bool { return n.GetKind() == violatedState })
 }
 
-// recordViolation records the first reason for which a scheduler violated the guarantee of a job or a project, and
-// reports whether it did. The event of a project is of its first live job, so that who may read the job sees it.
+// recordViolation records the first reason for which a scheduler violated the guarantee of a job or
+// a project, and reports whether it did. The event of a project is of its first live job, so that
+// who may read the job sees it.
 func (d Deadlines) recordViolation(e *droverv1.Entry, n *droverv1.PolicyStateFact) bool {
 	if n.GetKind() != violatedState || e.GetStepRules() < violationRules {
 		return false
@@ -370,7 +371,8 @@ func (d Deadlines) firstJobOf(p *Project) *Job {
 	return first
 }
 
-// violationCause returns a cause of a violated guarantee in words. The numbers and words mirror backfill.Cause.
+// violationCause returns a cause of a violated guarantee in words. The numbers and words mirror
+// backfill.Cause.
 func violationCause(slot int32) string {
 	switch slot {
 	case 1:

@@ -14,8 +14,8 @@ import (
 // Apply ignores entries of a higher version; a server gives it none, but stops (Newer).
 const EntryVersion = 1
 
-// Newer reports whether a newer program wrote an entry, which this one would not understand or misread.
-// What other servers made of it would then not be in these facts, whatever came later.
+// Newer reports whether a newer program wrote an entry, which this one would not understand or
+// misread. What other servers made of it would then not be in these facts, whatever came later.
 func Newer(e *droverv1.Entry) bool {
 	return e.GetVersion() > EntryVersion || e.GetStepRules() > lastRules || len(e.ProtoReflect().GetUnknown()) > 0
 }
@@ -131,7 +131,8 @@ func New() *Facts {
 // Index returns the index of the last entry applied.
 func (f *Facts) Index() uint64 { return f.index }
 
-// Time returns the time of the last entry applied, Unix ns. It decreases only where the clock had been ahead (Clock.Step).
+// Time returns the time of the last entry applied, Unix ns. It decreases only where the clock had
+// been ahead (Clock.Step).
 func (f *Facts) Time() int64 { return f.now }
 
 // Cluster returns the cluster's id, "" before its first entry.
@@ -182,10 +183,10 @@ func (f *Facts) JobByIdempotencyKey(key string) (id uint64, name string, ok bool
 	return k.Job, k.Name, ok
 }
 
-// LatestDeparture returns the latest departure (Unix ns) of a job or its project that keeps the scheduler's guarantee, 0 for
-// none: later guarantees may delay a departure up to then. A live job that its project's guarantee does not include has none. Of an
-// ended job, which leaves no more, it is the deadline, if that was guaranteed; its DepartureAtEnd may be before what was
-// guaranteed.
+// LatestDeparture returns the latest departure (Unix ns) of a job or its project that keeps the
+// scheduler's guarantee, 0 for none: later guarantees may delay a departure up to then. A live job
+// that its project's guarantee does not include has none. Of an ended job, which leaves no more, it
+// is the deadline, if that was guaranteed; its DepartureAtEnd may be before what was guaranteed.
 func (d Deadlines) LatestDeparture(j *Job) int64 {
 	switch {
 	case j.HasEnded() && j.DepartureAtEnd == j.DeadlineNS():
@@ -197,15 +198,15 @@ func (d Deadlines) LatestDeparture(j *Job) int64 {
 	}
 }
 
-// isIncluded reports whether the guarantee of a job's project, where it has one, is for this job too. It mirrors
-// scheduler.State.GuaranteeIncludes.
+// isIncluded reports whether the guarantee of a job's project, where it has one, is for this job
+// too. It mirrors scheduler.State.GuaranteeIncludes.
 func (d Deadlines) isIncluded(j *Job) bool {
 	n := d.f.policyStates.all[PolicyStateKey{Kind: guaranteeState, Project: j.Project}]
 	return j.Project == 0 || n == nil || n.Value == 0 || j.ID <= uint64(n.Value) || d.f.policyStates.all[PolicyStateKey{Kind: guaranteeState, Job: j.ID}] != nil
 }
 
-// departure returns the guaranteed deadline of a job, or the departure (Unix ns) in its policy state of a kind or in that of
-// its project, 0 for none.
+// departure returns the guaranteed deadline of a job, or the departure (Unix ns) in its policy
+// state of a kind or in that of its project, 0 for none.
 func (d Deadlines) departure(j *Job, kind int32) int64 {
 	if d.f.policyStates.all[PolicyStateKey{Kind: acceptedState, Job: j.ID}] != nil {
 		return j.DeadlineNS()

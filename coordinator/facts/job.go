@@ -118,7 +118,8 @@ func (j *Job) IsSettled() bool {
 	return j.HasEnded() && j.Cleaned && j.Live == 0 && !j.LogsToGather()
 }
 
-// LogsToGather reports whether the logs of the job's attempts are to be gathered when it has ended, and are not yet.
+// LogsToGather reports whether the logs of the job's attempts are to be gathered when it has ended,
+// and are not yet.
 func (j *Job) LogsToGather() bool { return j.Spec.GatherLogs != "" && !j.LogsGathered }
 
 // LogsFolder returns the URI of the folder for the logs of the job's attempts, "" if
@@ -146,7 +147,8 @@ func (j *Job) ReduceStage() int { return j.stageOf(jobspec.KindReduce) }
 // MapStage returns the index of the job's map stage, or -1.
 func (j *Job) MapStage() int { return j.stageOf(jobspec.KindMap) }
 
-// MapOutput returns the attempt that made a map output, nil unless this is the output of its task that counts.
+// MapOutput returns the attempt that made a map output, nil unless this is the output of its task
+// that counts.
 func (j *Job) MapOutput(o *droverv1.MapOutput) *Attempt {
 	m := j.MapStage()
 	if m < 0 || int(o.GetStage()) != m || o.GetTask() < 0 || o.GetTask() >= j.Stages[m].Tasks {

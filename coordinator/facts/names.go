@@ -105,9 +105,10 @@ func (r reservedOutputs) remove(path string, job uint64) {
 	}
 }
 
-// CheckOutputSpelling returns an error if a job has reserved an output in another spelling: through another name of
-// its NameNode, or as an earlier version took it, uncleaned. It is asked at submission alone: CheckJob compares what
-// is written. O(1), but O(live jobs) for an output that is reserved.
+// CheckOutputSpelling returns an error if a job has reserved an output in another spelling: through
+// another name of its NameNode, or as an earlier version took it, uncleaned. It is asked at
+// submission alone: CheckJob compares what is written. O(1), but O(live jobs) for an output that is
+// reserved.
 func (c Checks) CheckOutputSpelling(tenant, output string) error {
 	if output == "" || c.f.outputs.byPlace[placeOf(output)] == 0 {
 		return nil
@@ -121,7 +122,8 @@ func (c Checks) CheckOutputSpelling(tenant, output string) error {
 	return c.outputConflict(tenant, output, first)
 }
 
-// placeOf returns the scheme and the cleaned path of a URI, without the authority: a NameNode has many names.
+// placeOf returns the scheme and the cleaned path of a URI, without the authority: a NameNode has
+// many names.
 func placeOf(uri string) string {
 	scheme, rest, _ := strings.Cut(uri, "://")
 	return scheme + ":" + path.Clean(rest[max(0, strings.IndexByte(rest, '/')):])

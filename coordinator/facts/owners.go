@@ -1,9 +1,9 @@
 package facts
 
-// Facts is one struct, since every entry may change any part of it. Its methods are split over small
-// types, each for one subject: a caller shows which one it uses, and no type grows too many methods, which
-// internal/imports checks. Such a type is a value made of the pointer to the Facts, which costs nothing, and
-// owns no data. Facts itself looks things up by their keys.
+// Facts is one struct, since every entry may change any part of it. Its methods are split over
+// small types, each for one subject: a caller shows which one it uses, and no type grows too many
+// methods, which internal/imports checks. Such a type is a value made of the pointer to the Facts,
+// which costs nothing, and owns no data. Facts itself looks things up by their keys.
 
 // Clock returns the time of the entries.
 func (f *Facts) Clock() Clock { return Clock{f} }

@@ -7,8 +7,8 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 )
 
-// owned has the keys of what goes with its owner, a job or a project, by the owner's number. Without it each
-// end of a job would look at what all others have.
+// owned has the keys of what goes with its owner, a job or a project, by the owner's number.
+// Without it each end of a job would look at what all others have.
 type owned[K comparable] map[uint64]map[K]struct{}
 
 // add adds a key; owner 0 is none.

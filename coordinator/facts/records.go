@@ -235,11 +235,12 @@ func (n *Node) Cordoned() bool { return n.Draining || n.Probation && n.Attempts 
 // Schedulable reports whether tasks may be placed on the node.
 func (n *Node) Schedulable() bool { return n.Up && !n.Cordoned() }
 
-// TakesTasks reports whether the node takes tasks, if perhaps one at a time: as Schedulable, but also on probation with
-// an active attempt.
+// TakesTasks reports whether the node takes tasks, if perhaps one at a time: as Schedulable, but
+// also on probation with an active attempt.
 func (n *Node) TakesTasks() bool { return n.Up && !n.Draining }
 
-// IsQuarantined reports whether the coordinator keeps new work off the node, after failures or for a problem.
+// IsQuarantined reports whether the coordinator keeps new work off the node, after failures or for
+// a problem.
 func (n *Node) IsQuarantined() bool { return n.Draining && n.RetryAt > 0 }
 
 // IsDrained reports whether an operator, or a maintenance window, keeps new work off the node.

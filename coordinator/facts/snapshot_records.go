@@ -42,7 +42,8 @@ type recordType struct {
 	read  func(snapshots, *line) error
 }
 
-// newRecordType returns the type of the records that field has: all of a snapshot, and what takes one back.
+// newRecordType returns the type of the records that field has: all of a snapshot, and what takes
+// one back.
 func newRecordType[P any](name string, field func(*line) **P, all func(*Snapshot) iter.Seq[*P], restore func(snapshots, *P) error) recordType {
 	return recordType{
 		name: name,

@@ -261,8 +261,8 @@ func encode(j *Job) ([]byte, error) {
 	return append(linesum.Seal(bytes.TrimRight(b.Bytes(), "\n")), '\n'), nil
 }
 
-// Append writes the jobs that have not been written, all of them or, after an error, none: then they may be appended
-// again. They are durable after Sync.
+// Append writes the jobs that have not been written, all of them or, after an error, none: then
+// they may be appended again. They are durable after Sync.
 func (w *Writer) Append(jobs []Job) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -297,7 +297,8 @@ func (w *Writer) Append(jobs []Job) error {
 	return nil
 }
 
-// nextFile closes the file and begins the next one. After an error the old one goes on, unless the new one is there.
+// nextFile closes the file and begins the next one. After an error the old one goes on, unless the
+// new one is there.
 func (w *Writer) nextFile() error {
 	if err := w.f.Sync(); err != nil {
 		return fmt.Errorf("history: %w", err)

@@ -91,7 +91,8 @@ func verify(path string) error {
 	return nil
 }
 
-// checkVersion checks the version of a file. Without a seal it is 1 or damaged: whatever wrote a higher one sealed it.
+// checkVersion checks the version of a file. Without a seal it is 1 or damaged: whatever wrote a
+// higher one sealed it.
 func checkVersion(path string, value []byte) error {
 	if bytes.Equal(value, unsealedVersion) {
 		return nil

@@ -75,7 +75,8 @@ func Open(dir string, o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{db: db, page: db.Info().PageSize, o: o, repaired: damage}
-	// Details are a few kilobytes, of which a better level makes no less, with tables of a megabyte that are to be cleared.
+	// Details are a few kilobytes, of which a better level makes no less, with tables of a megabyte
+	// that are to be cleared.
 	if s.pack, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithLowerEncoderMem(true)); err == nil {
 		s.unpack, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxDetails))
 	}

@@ -144,9 +144,10 @@ func (n *Network) acceptAll() {
 	}
 }
 
-// dropHandshake makes way for an incoming connection, for which a stranger who opens many and says nothing must leave
-// room: it closes the oldest one that is in its handshake, of the address that has most of these. It returns false if
-// there is none. A coordinator needs some milliseconds for its handshake, and is among the last to be closed.
+// dropHandshake makes way for an incoming connection, for which a stranger who opens many and says
+// nothing must leave room: it closes the oldest one that is in its handshake, of the address that
+// has most of these. It returns false if there is none. A coordinator needs some milliseconds for
+// its handshake, and is among the last to be closed.
 func (n *Network) dropHandshake() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -241,8 +242,8 @@ func (n *Network) Client(address string) droverv1connect.PeerServiceClient {
 	return droverv1connect.NewPeerServiceClient(&http.Client{Transport: n.http}, "https://"+address, connect.WithReadMaxBytes(maxMessage))
 }
 
-// FetchCRL returns the revocation list of the coordinator at a peer address, nil for none. One of an earlier version
-// has none to give.
+// FetchCRL returns the revocation list of the coordinator at a peer address, nil for none. One of
+// an earlier version has none to give.
 func (n *Network) FetchCRL(ctx context.Context, address string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+pki.CRLPath, nil)
 	if err != nil {
@@ -299,8 +300,8 @@ func (n *Network) Close() error {
 	return errors.Join(err, n.raft.Close(), n.api.Close())
 }
 
-// track registers an open connection, of an address or of this coordinator (""), until it is closed; false if the
-// network is closed, and so is the connection then.
+// track registers an open connection, of an address or of this coordinator (""), until it is
+// closed; false if the network is closed, and so is the connection then.
 func (n *Network) track(c net.Conn, from string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -313,8 +314,8 @@ func (n *Network) track(c net.Conn, from string) bool {
 	return true
 }
 
-// authenticated records the end of the handshake on a registered connection. It returns false if the connection was
-// closed meanwhile, by dropHandshake or Close.
+// authenticated records the end of the handshake on a registered connection. It returns false if
+// the connection was closed meanwhile, by dropHandshake or Close.
 func (n *Network) authenticated(c net.Conn, t *tls.Conn) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -187,8 +187,8 @@ func (s *Store) GetLog(index uint64, l *raft.Log) error {
 // StoreLog stores one entry durably.
 func (s *Store) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
-// StoreLogs stores the entries durably in one transaction, all or none. Corrupt: one does not follow the entry before it;
-// Open would refuse a log with a gap.
+// StoreLogs stores the entries durably in one transaction, all or none. Corrupt: one does not
+// follow the entry before it; Open would refuse a log with a gap.
 func (s *Store) StoreLogs(logs []*raft.Log) error {
 	return s.update(s.log, func(tx *bolt.Tx) error {
 		b := tx.Bucket(logBucket)

@@ -93,7 +93,8 @@ func checkVersion(path string, v []byte) error {
 // maxVersion is more than there will ever be: a larger number is damage.
 const maxVersion = 1000
 
-// newer returns the error for a version above this program's. No checksum covers the version, so it has both causes.
+// newer returns the error for a version above this program's. No checksum covers the version, so it
+// has both causes.
 func newer(path string, version uint32) error {
 	return fault.New(fault.Unsupported, "%s has version %d, this program knows up to %d: use the drover that wrote it or a newer one, or restore a backup from before the upgrade; %s", path, version, schemaVersion, ifDamaged)
 }

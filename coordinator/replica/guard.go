@@ -134,8 +134,8 @@ const (
 	installSnapshot = 2      // raft's byte for the call after which a snapshot follows,
 	sizeKey         = "Size" // and the field that says how many bytes
 	maxDepth        = 64     // of containers in each other; raft has three
-	// maxString bounds a string of a message, in bytes: twice what an entry may have, since a bound that
-	// is too small would stop replication.
+	// maxString bounds a string of a message, in bytes: twice what an entry may have, since a bound
+	// that is too small would stop replication.
 	maxString = 2 * MaxEntry
 )
 

@@ -28,7 +28,8 @@ const (
 
 const cure = "restore the folder from a backup (drover operator snapshot restore), keep what is whole (drover operator repair), or, beside other coordinators, move it away and start with -join"
 
-// Exists reports whether dir holds a replica's log or snapshots, or Open will have a repaired log there.
+// Exists reports whether dir holds a replica's log or snapshots, or Open will have a repaired log
+// there.
 func Exists(dir string) bool {
 	ids, err := snapshotIDs(dir)
 	return raftstore.Exists(dir) || len(ids) > 0 || err != nil || raftstore.Exists(dir+repairedName)
@@ -49,7 +50,8 @@ func snapshotIDs(dir string) ([]string, error) {
 	return ids, err
 }
 
-// snapshotName returns the term and the index in the name of a snapshot's folder, zeros if it has none that can be true.
+// snapshotName returns the term and the index in the name of a snapshot's folder, zeros if it has
+// none that can be true.
 func snapshotName(id string) (term, index uint64) {
 	if _, err := fmt.Sscanf(id, "%d-%d-", &term, &index); err != nil || max(term, index) >= 1<<48 {
 		return 0, 0
@@ -92,7 +94,8 @@ func checkSnapshots(dir string, store *raftstore.Store, log *slog.Logger) (newes
 	if err != nil {
 		return 0, err
 	}
-	// With an empty log everything is in the snapshots: then none may be damaged. Nor may one that is newer than the log.
+	// With an empty log everything is in the snapshots: then none may be damaged. Nor may one that
+	// is newer than the log.
 	covered := first > 0 && first <= newest+1
 	for _, id := range ids {
 		why := damaged[id]
@@ -120,9 +123,9 @@ func checkSnapshots(dir string, store *raftstore.Store, log *slog.Logger) (newes
 	return newest, nil
 }
 
-// dropReplaced removes the entries of a log that ends before the newest snapshot. A server that is far behind gets one from
-// its leader, and a stop may come before raft has removed the entries that it replaces. Raft would append after the snapshot,
-// with a gap that the next start refuses.
+// dropReplaced removes the entries of a log that ends before the newest snapshot. A server that is
+// far behind gets one from its leader, and a stop may come before raft has removed the entries that
+// it replaces. Raft would append after the snapshot, with a gap that the next start refuses.
 func dropReplaced(store *raftstore.Store, newest uint64) error {
 	last, err := store.LastIndex()
 	if err != nil || last >= newest {

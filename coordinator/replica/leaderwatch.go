@@ -20,8 +20,9 @@ import (
 //
 // Here a follower looks at once when the leader has been silent for as long as silence permits.
 // Where a connection from another server ended and the leader's port refuses a new one, its process
-// is gone, and half of Election is enough: no heartbeat is on its way any more. The servers give up one
-// after another, in the order of the configuration, so that no two stand for election at a time.
+// is gone, and half of Election is enough: no heartbeat is on its way any more. The servers give up
+// one after another, in the order of the configuration, so that no two stand for election at a
+// time.
 type leaderWatch struct {
 	r        *Replica
 	network  raft.StreamLayer
@@ -79,8 +80,8 @@ func (w *leaderWatch) run() {
 	}
 }
 
-// noteStored notes what the leader that this server follows has stored: see refuseOldCopy. The index is read first: what
-// was committed by then is in the log of the server that leads now.
+// noteStored notes what the leader that this server follows has stored: see refuseOldCopy. The
+// index is read first: what was committed by then is in the log of the server that leads now.
 func (w *leaderWatch) noteStored() {
 	index := w.r.raft.CommitIndex()
 	if _, id := w.r.raft.LeaderWithID(); id != "" && id != raft.ServerID(w.r.id) {

@@ -9,9 +9,10 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// refuseOldCopy refuses a folder that has not all that its server is known to have stored: an old copy was put back, as
-// with the image of a machine, or the disk confirmed what it forgot. This server might vote for one that lacks the same
-// entries, and they would be lost, although a majority had them. Raft cannot know it; the other servers can (acknowledged):
+// refuseOldCopy refuses a folder that has not all that its server is known to have stored: an old
+// copy was put back, as with the image of a machine, or the disk confirmed what it forgot. This
+// server might vote for one that lacks the same entries, and they would be lost, although a
+// majority had them. Raft cannot know it; the other servers can (acknowledged):
 //
 //  1. A leader notes of each follower the last committed entry up to which the follower has said that its log is the
 //     leader's: it says so when those entries are on its disk. A follower notes of its leader the last entry that it knows
@@ -22,8 +23,9 @@ import (
 //     cluster again without a vote, and gets the vote back when it has what its leader has (Admit, Promote): nothing is
 //     held against servers that do not vote (Acknowledged), since no vote depends on what they have.
 //
-// What is noted is lost with the process, and servers that do not answer cannot say it: an old copy passes where all
-// others have been started since, or none can be reached. Only the ends of the logs are compared.
+// What is noted is lost with the process, and servers that do not answer cannot say it: an old copy
+// passes where all others have been started since, or none can be reached. Only the ends of the
+// logs are compared.
 func (f folder) refuseOldCopy(c Config) error {
 	if c.Acknowledged == nil {
 		return nil
@@ -98,8 +100,8 @@ func peersOf(c raft.Configuration) (out []Peer) {
 	return out
 }
 
-// Acknowledged returns the last entry that a server which votes is known to have stored, and to be committed, since this
-// server was started; 0 for none. See refuseOldCopy.
+// Acknowledged returns the last entry that a server which votes is known to have stored, and to be
+// committed, since this server was started; 0 for none. See refuseOldCopy.
 func (r *Replica) Acknowledged(id string) uint64 {
 	for _, s := range r.raft.GetConfiguration().Configuration().Servers {
 		if s.ID == raft.ServerID(id) && s.Suffrage == raft.Voter {
@@ -145,7 +147,8 @@ func (t notingTransport) AppendEntries(id raft.ServerID, target raft.ServerAddre
 	return err
 }
 
-// acknowledgedBy returns the last committed entry that a follower has stored which answered a leader, 0 if it does not say.
+// acknowledgedBy returns the last committed entry that a follower has stored which answered a
+// leader, 0 if it does not say.
 func acknowledgedBy(req *raft.AppendEntriesRequest, res *raft.AppendEntriesResponse) uint64 {
 	if !res.Success {
 		return 0

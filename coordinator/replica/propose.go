@@ -25,8 +25,8 @@ func (r *Replica) Propose(ctx context.Context, e *droverv1.Entry) (facts.Result,
 	return results[0], nil
 }
 
-// ProposeAll is Propose for entries that follow each other in the log and share its writes. It returns the
-// results of the first ones, and with an error not those of all.
+// ProposeAll is Propose for entries that follow each other in the log and share its writes. It
+// returns the results of the first ones, and with an error not those of all.
 func (r *Replica) ProposeAll(ctx context.Context, list []*droverv1.Entry) (results []facts.Result, err error) {
 	var proposed []pending
 	for _, e := range list {
@@ -138,8 +138,9 @@ func wait(ctx context.Context, f raft.ApplyFuture) (facts.Result, error) {
 	}
 }
 
-// LedNoMore reports whether err is of an entry that was proposed while this server had ceased to lead, ceased to, or
-// gave its leadership to another one: who leads next may take the entry, or has it already.
+// LedNoMore reports whether err is of an entry that was proposed while this server had ceased to
+// lead, ceased to, or gave its leadership to another one: who leads next may take the entry, or has
+// it already.
 func LedNoMore(err error) bool {
 	for _, e := range []error{raft.ErrNotLeader, raft.ErrLeadershipLost, raft.ErrLeadershipTransferInProgress, raft.ErrRaftShutdown} {
 		if errors.Is(err, e) {

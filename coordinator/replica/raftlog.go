@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// quietTime is how long a line of raft's log is not repeated: of a server that is away raft says so twice a
-// second, for as long as it is.
+// quietTime is how long a line of raft's log is not repeated: of a server that is away raft says so
+// twice a second, for as long as it is.
 const quietTime = time.Minute
 
 // maxQuiet bounds the lines that are remembered.
@@ -20,8 +20,9 @@ const maxQuiet = 256
 // changing is what differs between lines that say the same.
 var changing = regexp.MustCompile(`\b(backoff time|time|term|next|last-index|previous-index)=\S+`)
 
-// raftLog passes raft's log lines to slog: the first of those that say the same as a warning, the others of a
-// minute, and those about connections that this server closed, for debugging. It is an io.Writer, safe for concurrent use.
+// raftLog passes raft's log lines to slog: the first of those that say the same as a warning, the
+// others of a minute, and those about connections that this server closed, for debugging. It is an
+// io.Writer, safe for concurrent use.
 type raftLog struct {
 	log *slog.Logger // nil for nobody
 	now func() time.Time

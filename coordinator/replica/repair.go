@@ -38,7 +38,8 @@ type Damage struct {
 // Kept returns the index of the last entry that is kept.
 func (d *Damage) Kept() uint64 { return max(d.Snapshot, d.Last) }
 
-// repairedName is added to the name of a log for a repaired one that is whole and has not its name yet.
+// repairedName is added to the name of a log for a repaired one that is whole and has not its name
+// yet.
 const repairedName = ".repairing"
 
 // finishRepair gives a repaired log its name if a crash came after the damaged one was moved aside.
@@ -53,9 +54,9 @@ func finishRepair(dir string) error {
 	return err
 }
 
-// Inspect reads the log below dir and says what is damaged and what a repair
-// would keep. It changes nothing, but finishes a repair that was cut short when all
-// was written. No server may run on dir. Conflict: one does. Unsupported: a newer program wrote a snapshot.
+// Inspect reads the log below dir and says what is damaged and what a repair would keep. It changes
+// nothing, but finishes a repair that was cut short when all was written. No server may run on dir.
+// Conflict: one does. Unsupported: a newer program wrote a snapshot.
 func Inspect(dir string) (*Damage, error) {
 	if err := finishRepair(dir); err != nil {
 		return nil, err

@@ -52,9 +52,10 @@ type Config struct {
 	// leader has added this server, which then waits for the log. nil for a new
 	// cluster of this server.
 	Enter func() ([]Peer, error)
-	// Acknowledged is called if Dir holds a log and there is a network, before this server votes, with the servers that the
-	// log names, this one among them. It asks the others for their Replica.Acknowledged of this server, and returns the
-	// highest answer and who gave it; 0 for none. It limits the time that it takes. nil asks nobody.
+	// Acknowledged is called if Dir holds a log and there is a network, before this server votes,
+	// with the servers that the log names, this one among them. It asks the others for their
+	// Replica.Acknowledged of this server, and returns the highest answer and who gave it; 0 for
+	// none. It limits the time that it takes. nil asks nobody.
 	Acknowledged func(servers []Peer) (index uint64, by string)
 	// Election is how long a server of a cluster waits for votes; for its leader it waits half
 	// as long again before it stands for election, or half as long where the leader's process is
@@ -76,8 +77,8 @@ type Config struct {
 	// it is lost, true at After that it was applied but its proposer does not
 	// learn of it. For tests of crashes at every step.
 	Crash func(p Point, n uint64) bool
-	// LogFault, if set, is called before and after each write of entries, vote and term, and each deletion of entries; an
-	// error is the write's. For tests of disks.
+	// LogFault, if set, is called before and after each write of entries, vote and term, and each
+	// deletion of entries; an error is the write's. For tests of disks.
 	LogFault func(written bool) error
 }
 
@@ -319,8 +320,9 @@ func (f fsm) ApplyBatch(logs []*raft.Log) []any {
 	return out
 }
 
-// halt stops the server at what a newer program wrote: without it the facts would no longer be those of the
-// others, and a later version of the program would go on with them. It returns the first error.
+// halt stops the server at what a newer program wrote: without it the facts would no longer be
+// those of the others, and a later version of the program would go on with them. It returns the
+// first error.
 func (f fsm) halt(err error) error {
 	if f.r.newer == nil {
 		f.r.newer = err

@@ -93,8 +93,8 @@ func rewindRecorder(record Recorder, stored folder) error {
 // ownerKey has the server's name in the store of raft's term and vote, which are that server's alone.
 var ownerKey = []byte("ServerID")
 
-// checkOwner refuses the folder of another server: this server would go on with the votes of the other, without its
-// own, and might vote twice in a term. It reports whether the folder has a mark.
+// checkOwner refuses the folder of another server: this server would go on with the votes of the
+// other, without its own, and might vote twice in a term. It reports whether the folder has a mark.
 func (r *Replica) checkOwner(c Config) (marked bool, err error) {
 	known, err := r.store.Lookup(ownerKey)
 	if err != nil {
@@ -106,8 +106,8 @@ func (r *Replica) checkOwner(c Config) (marked bool, err error) {
 	return known != nil, nil
 }
 
-// markOwner marks a folder as a server's. One with a log is marked only when the log names that server: a wrong mark
-// would keep the right one out.
+// markOwner marks a folder as a server's. One with a log is marked only when the log names that
+// server: a wrong mark would keep the right one out.
 func markOwner(store raft.StableStore, dir, id string) error {
 	if err := store.Set(ownerKey, []byte(id)); err != nil {
 		return fmt.Errorf("mark %s as the folder of server %q: %w", dir, id, err)
@@ -140,8 +140,9 @@ func (r *Replica) checkMember(c Config) error {
 // coordinator more often, longer ones delay its start.
 const aloneTimeout = 50 * time.Millisecond
 
-// commitNews is how many times in the time of an election an idle leader tells its followers, at most, up to where the
-// log is committed; each entry tells them too. They need it for what callers accept although it may be old.
+// commitNews is how many times in the time of an election an idle leader tells its followers, at
+// most, up to where the log is committed; each entry tells them too. They need it for what callers
+// accept although it may be old.
 const commitNews = 5
 
 // raftConfig returns raft's configuration. A server that is alone waits for no

@@ -11,8 +11,8 @@ import (
 // unfinishedSuffix ends the names of the folders of unfinished snapshots.
 const unfinishedSuffix = ".tmp"
 
-// removeUnfinished removes the snapshots that a stop of the server cut short. raft never does, and each is as large as the
-// facts.
+// removeUnfinished removes the snapshots that a stop of the server cut short. raft never does, and
+// each is as large as the facts.
 func removeUnfinished(dir string) error {
 	list, err := filepath.Glob(filepath.Join(dir, snapshotFolder, "*"+unfinishedSuffix))
 	for _, path := range list {
@@ -21,8 +21,8 @@ func removeUnfinished(dir string) error {
 	return err
 }
 
-// tidySnapshots leaves nothing of a snapshot that cannot be written. raft's own store leaves its folder, so that on a disk
-// that is full each try takes more of what is left.
+// tidySnapshots leaves nothing of a snapshot that cannot be written. raft's own store leaves its
+// folder, so that on a disk that is full each try takes more of what is left.
 type tidySnapshots struct {
 	raft.SnapshotStore
 	dir string // of the replica

@@ -34,8 +34,8 @@ func (w *watchedStore) StoreLogs(logs []*raft.Log) error {
 	return w.write(func() error { return w.Store.StoreLogs(logs) })
 }
 
-// DeleteRange implements raft.LogStore. Of an error raft says a word in its log and goes on, with entries that a snapshot
-// has replaced.
+// DeleteRange implements raft.LogStore. Of an error raft says a word in its log and goes on, with
+// entries that a snapshot has replaced.
 func (w *watchedStore) DeleteRange(first, last uint64) error {
 	return w.write(func() error { return w.Store.DeleteRange(first, last) })
 }
@@ -46,9 +46,9 @@ func (w *watchedStore) Set(key, value []byte) error {
 }
 
 // SetUint64 implements raft.StableStore. Where it is raft's term that cannot be written it ends
-// raft and returns nil, for raft panics on an error. The term that raft then has in memory alone does no
-// harm: it answers the call that it is at, and as nothing is written any more it stores no entry and
-// gives no vote in that term.
+// raft and returns nil, for raft panics on an error. The term that raft then has in memory alone
+// does no harm: it answers the call that it is at, and as nothing is written any more it stores no
+// entry and gives no vote in that term.
 func (w *watchedStore) SetUint64(key []byte, value uint64) error {
 	isTerm := string(key) == termKey
 	if isTerm {

@@ -235,8 +235,8 @@ func replaceFile(path string, text []byte) error {
 	return durable.SyncFolder(filepath.Dir(path)) // what is encrypted with a key that a loss of power takes back is lost
 }
 
-// chownLike gives a file that root made to the owner of the file at path, or of its folder if there is none. The
-// coordinator, which is not root, could not read it otherwise.
+// chownLike gives a file that root made to the owner of the file at path, or of its folder if there
+// is none. The coordinator, which is not root, could not read it otherwise.
 func chownLike(f *os.File, path string) error {
 	if os.Geteuid() != 0 {
 		return nil
