@@ -68,6 +68,8 @@ type cluster struct {
 	drained   map[string]bool // nodes that the plan drains
 	lostDisk  bool            // a server has lost its disk
 	wg        sync.WaitGroup  // what the user does
+	quiet     chan struct{}   // has a value while awaitQuiet runs
+	writes    writeTrigger    // of the stores of nodes
 
 	mu        sync.Mutex
 	accepted  map[string]uint64 // job numbers by name
@@ -77,7 +79,7 @@ type cluster struct {
 }
 
 func newCluster(t testing.TB, seed uint64, dir string) *cluster {
-	c := &cluster{t: t, began: time.Now(), dir: dir, net: newNetwork(seed), accepted: map[string]uint64{}, suspended: map[string]bool{}, drained: map[string]bool{}, effects: map[uint64]bool{}, lost: lostOutputs{reported: map[string]bool{}}}
+	c := &cluster{t: t, began: time.Now(), dir: dir, net: newNetwork(seed), accepted: map[string]uint64{}, suspended: map[string]bool{}, drained: map[string]bool{}, effects: map[uint64]bool{}, lost: lostOutputs{reported: map[string]bool{}}, quiet: make(chan struct{}, 1)}
 	c.world = newWorld(c)
 	return c
 }
@@ -325,7 +327,7 @@ func (s *server) crash(silent bool) {
 	if !s.isUp() {
 		return
 	}
-	synctest.Wait()
+	s.c.awaitQuiet()
 	s.step.mu.Lock()
 	s.copies++
 	image := filepath.Join(s.c.dir, fmt.Sprintf("state-%s-%d", s.id, s.copies))

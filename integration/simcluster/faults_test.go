@@ -173,6 +173,8 @@ func (c *cluster) stepsOf(f plannedFault) []step {
 		begin, end = func() { m.clock.Store(int64(clockSteps[f.n-1])) }, func() { m.clock.Store(0) }
 	case loseVoter:
 		begin, end = func() { c.wg.Go(func() { c.loseVoter(f) }) }, func() {}
+	case cutPowerAtWrite, fillDiskAtWrite:
+		return []step{{f.at, func() { c.wg.Go(func() { c.atNodeWrite(f) }) }}}
 	case fillNodeDisk:
 		begin, end = func() { m.full.Store(int64(1 + f.n%2)) }, func() { m.full.Store(0) }
 	default:
@@ -305,6 +307,7 @@ func (s *server) restart() {
 
 // restart starts a daemon if none runs.
 func (m *machine) restart() {
+	defer m.takeTurn()()
 	if m.h == nil {
 		m.start()
 	}

@@ -45,7 +45,8 @@ type machine struct {
 	clock   atomic.Int64  // how far its wall clock is ahead, ns
 	full    atomic.Int64  // 1: writes of the daemon's store fail; 2: they are made, and fail
 
-	h      *host // of the present daemon; nil while none runs
+	turn   chan struct{} // has a value while the daemon is ended or started: the plan and a fault that waits for a write both do
+	h      *host         // of the present daemon; nil while none runs
 	cancel context.CancelFunc
 	done   chan struct{}
 
@@ -55,7 +56,7 @@ type machine struct {
 }
 
 func (c *cluster) addMachine(name string) *machine {
-	m := &machine{c: c, name: name, data: filepath.Join(c.dir, name), harness: filepath.Join(c.dir, "harness"), member: c.member(pki.KindNode, name), off: make(chan struct{})}
+	m := &machine{c: c, name: name, data: filepath.Join(c.dir, name), harness: filepath.Join(c.dir, "harness"), member: c.member(pki.KindNode, name), off: make(chan struct{}), turn: make(chan struct{}, 1)}
 	m.boot(time.Duration(1+len(c.machines)) * 10 * time.Hour)
 	if err := os.WriteFile(m.harness, []byte("#!/bin/true\n"), 0o755); err != nil {
 		c.t.Fatal(err)
@@ -83,7 +84,7 @@ func (m *machine) start() {
 	info.Schemes, info.Levels, info.Swap = []string{"file"}, levels, 1<<30
 	cfg := node.Config{Data: m.data, Coordinator: &leaseObserver{droverv1connect.NewNodeServiceClient(client, base, retry), m}, Driver: &driver{m.engine.Driver(), m.kernel}, Info: info, Enforcer: m.kernel,
 		Harness: m.harness, AllowRoot: true, Listener: h.listen("7777"), Certificate: m.member, Grace: grace, Dial: h.dialNode, KernelCounts: filepath.Join(c.dir, "no-counts"), FilesConfig: fsys.Config{Local: true}, SweepEvery: 2 * lease / 3, SampleEvery: 2 * lease / 5,
-		StoreDisk: store.Disk{Writing: m.disk.writing, Fault: diskFault(&m.full)}, SinceBoot: m.sinceBoot(), Now: func() time.Time { return time.Now().Add(time.Duration(m.clock.Load())) }, BootID: fmt.Sprintf("boot %d of %s", m.boots, m.name), Log: c.logger(m.name, nil)}
+		StoreDisk: store.Disk{Writing: m.writing(), Fault: diskFault(&m.full)}, SinceBoot: m.sinceBoot(), Now: func() time.Time { return time.Now().Add(time.Duration(m.clock.Load())) }, BootID: fmt.Sprintf("boot %d of %s", m.boots, m.name), Log: c.logger(m.name, nil)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	m.h, m.cancel, m.done = h, cancel, done
@@ -98,6 +99,15 @@ func (m *machine) start() {
 	}()
 }
 
+// writing returns what is told of each write of the store of the present daemon.
+func (m *machine) writing() func(path string, synced bool) {
+	disk := m.disk
+	return func(path string, synced bool) {
+		m.c.writes.writing(m)
+		disk.writing(path, synced)
+	}
+}
+
 // boot begins a new boot of the machine, which has been up for so long.
 func (m *machine) boot(up time.Duration) {
 	m.boots++
@@ -110,13 +120,20 @@ func (m *machine) sinceBoot() func() time.Duration {
 	return func() time.Duration { return time.Since(booted) + up }
 }
 
+// takeTurn waits until nobody else ends or starts the daemon, and returns what lets the next one.
+func (m *machine) takeTurn() (done func()) {
+	m.turn <- struct{}{}
+	return func() { <-m.turn }
+}
+
 // crash ends the daemon: nothing that it says after this instant arrives, and its
 // records are as they were. Its containers run on.
 func (m *machine) crash(silent bool) {
+	defer m.takeTurn()()
 	if m.h == nil {
 		return
 	}
-	synctest.Wait()
+	m.c.awaitQuiet()
 	state := filepath.Join(m.data, node.StoreFile)
 	image := m.imageOf(state, copyFile)
 	m.c.log("crash of the daemon of %s", m.name)
@@ -129,10 +146,11 @@ func (m *machine) crash(silent bool) {
 // losePower ends the machine: its programs end with the daemon, and what the daemon's store has not synced is lost. The other
 // files are as they were.
 func (m *machine) losePower() {
+	defer m.takeTurn()()
 	if m.h == nil {
 		return
 	}
-	synctest.Wait()
+	m.c.awaitQuiet()
 	image := m.imageOf(m.data, copyFolder)
 	if err := m.disk.losePower(image); err != nil {
 		m.c.t.Fatal(err)

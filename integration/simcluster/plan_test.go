@@ -124,6 +124,10 @@ const (
 	damageDisk   // of a coordinator: its power is cut, and a file of its raft store or of a snapshot is damaged
 	tearWrite    // of a coordinator: its power is cut while a page of its raft store is written
 	stepNodeClock
+
+	// These begin at a write of a node's store: see addNodeWrites.
+	cutPowerAtWrite
+	fillDiskAtWrite
 	endOfFaults
 )
 
@@ -131,7 +135,8 @@ func (k faultKind) String() string {
 	names := [...]string{crashServer: "crash", loseServer: "lose", crashAtStep: "crash at a step", isolateServer: "isolate", splitServer: "split", muteServer: "mute", deafenServer: "deafen",
 		transfer: "transfer to", crashDaemon: "crash the daemon", loseDaemon: "lose the daemon", isolateNode: "isolate node", muteNode: "mute node", deafenNode: "deafen node",
 		reset: "reset", slow: "slow", engineDown: "engine down", engineLie: "engine lies", stepClock: "step the clock of", fillDisk: "fill the disk of", suspend: "suspend the tasks of", drain: "drain", lateAnswer: "late answers to",
-		splitNode: "split node", stallLeader: "stall the leader", staleDisk: "old disk of", cutPower: "cut the power of", fillNodeDisk: "fill the disk of node", loseDisk: "lose the disk of", loseVoter: "lose the disk of a voter", damageDisk: "damage the disk of", tearWrite: "tear a write of", stepNodeClock: "step the clock of node"}
+		splitNode: "split node", stallLeader: "stall the leader", staleDisk: "old disk of", cutPower: "cut the power of", fillNodeDisk: "fill the disk of node", loseDisk: "lose the disk of", loseVoter: "lose the disk of a voter", damageDisk: "damage the disk of", tearWrite: "tear a write of", stepNodeClock: "step the clock of node",
+		cutPowerAtWrite: "cut the power at a write", fillDiskAtWrite: "fill the disk at a write"}
 	if k < crashServer || int(k) >= len(names) || names[k] == "" {
 		return "invalid fault"
 	}
@@ -187,6 +192,7 @@ func newLargePlan(seed uint64) *plan {
 	p.addGuarantees()
 	p.addUploads()
 	p.addHardware()
+	p.addNodeWrites()
 	return p
 }
 

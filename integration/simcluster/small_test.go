@@ -82,6 +82,7 @@ func newSmallPlan(seed uint64) *plan {
 	p.addGuarantees()
 	p.addUploads()
 	p.addHardware()
+	p.addNodeWrites()
 	return p
 }
 
