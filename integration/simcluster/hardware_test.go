@@ -40,7 +40,7 @@ func (p *plan) addHardware() {
 	kinds := []faultKind{cutPower, fillNodeDisk}
 	lost := slices.ContainsFunc(p.jobs, func(j plannedJob) bool { return j.losesDisk })
 	if p.servers > 1 && !lost {
-		kinds = append(kinds, loseDisk, loseVoter)
+		kinds = append(kinds, loseDisk, loseVoter, loseVoter)
 	}
 	kinds = append(kinds, stepNodeClock, tearWrite)
 	if !lost {
@@ -57,6 +57,10 @@ func (p *plan) addHardware() {
 				f.at = max(f.at, clusterBegins)
 			}
 			kinds = kinds[:2]
+			if f.kind == loseVoter { // the entry that the two have is a user's
+				f.length = max(f.length, lease/5)
+				p.jobs[r.IntN(len(p.jobs))].delay(f.at + between(r, time.Millisecond, f.length))
+			}
 		case stepNodeClock: // mostly back, within a lease that is not renewed
 			if p.focus == "leases" || r.IntN(2) == 0 {
 				f.n, f.length = 5+r.IntN(2), 2*lease
@@ -70,6 +74,25 @@ func (p *plan) addHardware() {
 			p.faults = append(p.faults, s)
 		}
 		p.faults = append(p.faults, f)
+	}
+}
+
+// delay has a job be submitted at an instant, unless it is later, and all that happens to it as much later.
+func (j *plannedJob) delay(until time.Duration) {
+	by := until - j.at
+	if by <= 0 {
+		return
+	}
+	j.at = until
+	if j.againAt > 0 {
+		j.againAt += by
+	}
+	if j.stopAt > 0 {
+		j.stopAt += by
+	}
+	if j.spec.Deadline != nil {
+		due := j.spec.Deadline.Add(by)
+		j.spec.Deadline = &due
 	}
 }
 
