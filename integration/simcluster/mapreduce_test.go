@@ -80,7 +80,10 @@ func (p *plan) addTrouble(r *rand.Rand, j plannedJob, of int) {
 		w.twins, w.partTime = true, min(w.partTime, lease/2)
 		reduces.Tasks, reduces.PartitionKeys, reduces.Resources.CPU = 4, nil, 500
 	case 3:
-		w.full, w.mapTime = len(w.texts) > 1, max(w.mapTime, lease/2)
+		w.full, w.mapTime = true, max(w.mapTime, lease/2)
+		for len(w.texts) <= p.machines { // the last map runs when the others are done
+			w.texts = append(w.texts, w.texts[0])
+		}
 		maps.Resources.CPU, reduces.Resources.CPU = nodeCPU, nodeCPU
 		reduces.SlowStart, reduces.Tasks, reduces.PartitionKeys = 0.3, p.machines+1, nil
 	case 4:
