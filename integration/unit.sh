@@ -8,11 +8,11 @@ cd "$(dirname "$0")/.."
 out=out/check
 rm -rf "$out" && mkdir -p "$out"
 
-# Packages under scheduler/ start no goroutine, and checks of the source none either, which a
-# test in internal/imports sees to. The race detector would find nothing there and make their
-# tests eight times slower. sim/run is the exception.
-mapfile -t pure < <(go list ./scheduler/... ./internal/words ./internal/imports ./integration/cmd/exported | grep -v '/scheduler/sim/run$')
-mapfile -t others < <(go list ./... | grep -vxF "$(printf '%s\n' "${pure[@]}")")
+# Where no goroutine starts the race detector would find nothing and make tests several times slower: see
+# integration/cmd/sequential.
+without=$(go run ./integration/cmd/sequential) && with=$(go run ./integration/cmd/sequential -others) || exit 1
+mapfile -t pure <<<"$without"
+mapfile -t others <<<"$with"
 CGO_ENABLED=0 unit pure "" "${pure[@]}" # as in test.sh, which has the same compiled then
 CGO_ENABLED=1 unit race -race "${others[@]}" # the race detector needs cgo
 echo "unit tests: $SECONDS s"

@@ -1,0 +1,4 @@
+// Package c computes.
+package c
+
+func F() int { return 1 }

@@ -1,0 +1,9 @@
+package c_test
+
+import (
+	"testing"
+
+	"example.org/m/b"
+)
+
+func TestC(*testing.T) { b.F() }

@@ -1,0 +1,9 @@
+package d
+
+import (
+	"testing"
+
+	"example.org/m/c"
+)
+
+func TestD(*testing.T) { c.F() }
