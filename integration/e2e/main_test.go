@@ -48,7 +48,7 @@ func withCluster(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer os.RemoveAll(dir)
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // longer than AwaitNodes waits
 	defer cancel()
 	conf := cluster.Config{Testbed: sharedTestbed, Drover: *droverPath, Dir: dir, CoordinatorFlags: []string{"-keep-logs", "25s"}}
 	sharedCluster, err = cluster.Start(ctx, conf)
@@ -86,7 +86,9 @@ type fixture struct {
 	ctx     context.Context
 	dir     string
 
+	began            time.Time
 	initialLeftovers map[string]bool // what was left on the machines when the test began
+	reported         bool            // see Cleanup
 }
 
 // newFixture returns a fixture, or skips the test outside a test bed. limit is the time limit of
@@ -100,8 +102,8 @@ func newFixture(t *testing.T, limit time.Duration) *fixture {
 		limit += 5 * time.Minute
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	t.Cleanup(cancel)
-	s := &fixture{T: t, cluster: sharedCluster, testbed: sharedTestbed, ctx: ctx, dir: t.TempDir(), initialLeftovers: map[string]bool{}}
+	s := &fixture{T: t, cluster: sharedCluster, testbed: sharedTestbed, ctx: ctx, dir: t.TempDir(), began: time.Now(), initialLeftovers: map[string]bool{}}
+	s.Cleanup(cancel)
 	s.awaitLevels()
 	for k := range s.testbed.Nodes {
 		left, err := s.cluster.Leftovers(ctx, k+1)
@@ -112,18 +114,44 @@ func newFixture(t *testing.T, limit time.Duration) *fixture {
 			s.initialLeftovers[fmt.Sprint(k, l)] = true
 		}
 	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			s.logDaemons()
-		}
-	})
 	return s
 }
 
-// logDaemons prints the ends of the daemons' logs.
-func (s *fixture) logDaemons() {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+// Cleanup is that of testing.T. Before the first function of a failed test the cluster is reported as the
+// test left it.
+func (s *fixture) Cleanup(f func()) {
+	s.T.Cleanup(func() {
+		if s.Failed() && !s.reported {
+			s.reported = true
+			s.report()
+		}
+		f()
+	})
+}
+
+// report prints what the cluster knows of the test's time: events, nodes and live jobs, and the ends of the daemons' logs.
+func (s *fixture) report() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	show := func(args ...string) {
+		if r, err := s.cluster.Drover(ctx, args...); err != nil {
+			s.Logf("drover %v: %v", args, err)
+		} else {
+			s.Logf("drover %s:\n%s%s", strings.Join(args, " "), r.Stdout, r.Stderr)
+		}
+	}
+	show("events", "-since", time.Since(s.began).Round(time.Second).String())
+	for k := range s.testbed.Nodes {
+		show("node", "status", fmt.Sprint("n", k+1))
+	}
+	var live struct{ Jobs []struct{ Name string } }
+	if err := s.cluster.JSON(ctx, &live, "job", "list", "-json"); err != nil {
+		s.Log(err)
+	}
+	for _, j := range live.Jobs {
+		show("job", "status", j.Name)
+		show("task", "status", j.Name)
+	}
 	s.Logf("coordinator:\n%s", lastLines(s.cluster.CoordinatorLog(), 30))
 	for k, n := range s.testbed.Nodes {
 		if state, err := n.State(ctx); err == nil && state == "running" {

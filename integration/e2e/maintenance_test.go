@@ -18,7 +18,7 @@ const countScript = `n=0; echo 0 >count; while :; do n=$((n+1)); echo $(($(cat c
 // end before it waits, a short one does not, and what runs when it begins goes on after it.
 func TestDrainsAndMaintenance(t *testing.T) {
 	s := newFixture(t, 10*time.Minute)
-	t.Cleanup(s.endDrains)
+	s.Cleanup(s.endDrains)
 	s.mustRun("node", "drain", "n1")
 	s.mustRun("node", "drain", "n3")
 	s.mustRun("job", "run", "-detach", s.shellJob("counting", "", countScript))

@@ -84,7 +84,7 @@ tenant "three" {
 func TestACertificateThatEnds(t *testing.T) {
 	skipUnlessSoak(t, "that a node whose certificate ends is refused, says why, and comes back with another one")
 	s := newFixture(t, 15*time.Minute)
-	t.Cleanup(func() { // also if the test fails; it is refused if the test has passed
+	s.Cleanup(func() { // also if the test fails; it is refused if the test has passed
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		_, _ = s.cluster.Drover(ctx, "job", "stop", "ticking")
@@ -157,7 +157,7 @@ func TestACertificateThatEnds(t *testing.T) {
 func TestDrainedNodeIsRebootedAndReplaced(t *testing.T) {
 	skipUnlessSoak(t, "that a drained node is rebooted, and replaced by another machine, as the guide says")
 	s := newFixture(t, 20*time.Minute)
-	t.Cleanup(s.endDrains)
+	s.Cleanup(s.endDrains)
 	s.mustRun("node", "drain", "n1")
 	s.mustRun("node", "drain", "n3")
 	s.mustRun("job", "run", "-detach", s.shellJob("counting", "", countScript))
