@@ -27,12 +27,12 @@ func jobPlanCommand() *cli.Command {
 		ArgsUsage: "FILE",
 		Description: "Asks the coordinator without submitting. The end is quoted as times with probabilities, assuming that no further\n" +
 			"job is submitted and no node fails. A scheduler that guarantees departures also shows the guarantee.",
-		Flags: []cli.Flag{
+		Flags: append(varFlags(), []cli.Flag{
 			nameFlag,
 			deadlineFlag,
 			&cli.Float64Flag{Name: "require-quote", Usage: "probability of the deadline offered instead; 0: 0.95"},
 			jsonFlag,
-		},
+		}...),
 		Action: runJobPlan,
 	}
 }

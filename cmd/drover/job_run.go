@@ -28,14 +28,14 @@ func jobRunCommand() *cli.Command {
 		Description: "Validates the job file, uploads the files it names, submits the job and follows it, also while the coordinator\n" +
 			"is restarted. Ctrl-C detaches; the job keeps running.\n" +
 			"Exit codes: 0 succeeded, 1 failed, 2 wrong usage, 3 refused, 4 no coordinator, 5 stopped, 6 detached by Ctrl-C.",
-		Flags: []cli.Flag{
+		Flags: append(varFlags(), []cli.Flag{
 			&cli.BoolFlag{Name: "detach", Aliases: []string{"d"}, Usage: "return once the job is accepted"},
 			nameFlag,
 			deadlineFlag,
 			&cli.Float64Flag{Name: "require-quote", Usage: "refuse the job unless it meets its deadline with this probability, such as 0.95"},
 			&cli.StringFlag{Name: "idempotency-key", Usage: "a repeated submission with the same key returns the first response"},
 			jsonFlag,
-		},
+		}...),
 		Action: runJobRun,
 	}
 }

@@ -22,8 +22,8 @@ func jobValidateCommand() *cli.Command {
 		Usage:     "check a job file without a cluster",
 		ArgsUsage: "FILE",
 		Description: "Reads the file as `job run` does, and checks every field and that the named files exist.\n" +
-			"With -json it prints the canonical JSON that would be submitted.",
-		Flags: []cli.Flag{jsonFlag},
+			"With -json it prints the canonical JSON that would be submitted, with the values of variables.",
+		Flags: append(varFlags(), jsonFlag),
 		Action: func(c *cli.Context) error {
 			a, err := positionalArgs(c, 1, 1, "FILE")
 			if err != nil {
@@ -50,7 +50,7 @@ func jobValidateCommand() *cli.Command {
 
 // readJobFile reads and validates a job file ("-" is standard input).
 func readJobFile(c *cli.Context, name string) ([]byte, *jobspec.Job, error) {
-	src, err := readLimited(c, name)
+	src, err := readLimited(c, "job file", name)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -58,20 +58,16 @@ func readJobFile(c *cli.Context, name string) ([]byte, *jobspec.Job, error) {
 	if name == "-" {
 		name, parse = "standard input", hcl.ParseUnnamed
 	}
-	j, err := parse(name, src)
-	var he *hcl.Error
+	given, err := givenValues(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	j, err := parse(name, src, given...)
 	switch other := wrongFile("job", name, src); {
 	case err != nil && other != nil:
 		return nil, nil, other
-	case errors.As(err, &he):
-		if isTerminal(c.App.ErrWriter) && !c.Bool("no-color") && plain.Text(string(src)) == string(src) {
-			he.Write(rawWriter(c.App.ErrWriter), true)
-		} else {
-			he.Write(c.App.ErrWriter, false)
-		}
-		return nil, nil, exitError{exitRefused, fmt.Errorf("%s has %s", name, countText(len(he.Diags), "problem"))}
 	case err != nil:
-		return nil, nil, exitError{exitRefused, err}
+		return nil, nil, showProblems(c, name, src, err)
 	}
 	if err := readPartitionFiles(j, name); err != nil {
 		_, others := collectLocalFiles(j, name) // which the caller would have said next
@@ -81,6 +77,20 @@ func readJobFile(c *cli.Context, name string) ([]byte, *jobspec.Job, error) {
 		return nil, nil, exitError{exitRefused, err}
 	}
 	return src, j, nil
+}
+
+// showProblems writes the problems of a file in HCL, and returns an error that counts them. Another error it returns.
+func showProblems(c *cli.Context, name string, src []byte, err error) error {
+	var he *hcl.Error
+	if !errors.As(err, &he) {
+		return exitError{exitRefused, err}
+	}
+	if isTerminal(c.App.ErrWriter) && !c.Bool("no-color") && plain.Text(string(src)) == string(src) {
+		he.Write(rawWriter(c.App.ErrWriter), true)
+	} else {
+		he.Write(c.App.ErrWriter, false)
+	}
+	return exitError{exitRefused, fmt.Errorf("%s has %s", name, countText(len(he.Diags), "problem"))}
 }
 
 // firstBlock finds what the first block of a file in HCL is.
@@ -129,22 +139,23 @@ func readPartitionFiles(j *jobspec.Job, jobFile string) error {
 	return errors.Join(wrong...)
 }
 
-func readLimited(c *cli.Context, name string) ([]byte, error) {
+// readLimited reads a file ("-" is standard input), or a byte more than a job file may have. what is the word for it in messages.
+func readLimited(c *cli.Context, what, name string) ([]byte, error) {
 	r := c.App.Reader
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
-			return nil, fault.New(fault.Invalid, "job file: %w", err)
+			return nil, fault.New(fault.Invalid, "%s: %w", what, err)
 		}
 		defer f.Close()
 		if st, err := f.Stat(); err == nil && st.IsDir() {
-			return nil, fault.New(fault.Invalid, "job file %s is a folder; name the file", name)
+			return nil, fault.New(fault.Invalid, "%s %s is a folder; name the file", what, name)
 		}
 		r = f
 	}
 	src, err := io.ReadAll(io.LimitReader(r, hcl.MaxFileBytes+1))
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "job file %s: %w", name, err)
+		return nil, fault.New(fault.Invalid, "%s %s: %w", what, name, err)
 	}
 	return src, nil
 }

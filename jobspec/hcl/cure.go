@@ -35,6 +35,7 @@ var misplaced = map[string]string{
 var misplacedBlocks = map[string]string{
 	"resources": inStage, "file": inStage, "secret": inStage,
 	"stage": inJob, "input": inJob, "output": inJob,
+	"variable": `It belongs beside the job, outside of it: variable "name" { default = "…" }.`,
 }
 
 // cureUnknown completes what HCL says of an attribute or a block that a body does
@@ -90,13 +91,17 @@ func meaningOf(name string, isBlock bool, fields map[string]attrReader, blocks m
 	return meaning{"Expected are: " + listNames(fields, blocks) + ".", "", "", isBlock}
 }
 
-// cureExpression says what to write instead of a variable or a function.
+// cureExpression says what to write instead of a function.
 func cureExpression(g *hcl.Diagnostic) {
-	switch g.Summary {
-	case "Variables not allowed":
-		g.Detail = "Job files have no variables. Put text in quotes, and in it write $${NAME} for a ${NAME} that the task's shell is to read."
-	case "Function calls not allowed":
+	if g.Summary == "Function calls not allowed" {
 		g.Detail = "Job files have no functions. Write the value itself."
+	}
+}
+
+// cureTemplate says what to write instead of a variable in the name of a block.
+func cureTemplate(g *hcl.Diagnostic) {
+	if g.Summary == "Invalid string literal" && strings.HasPrefix(g.Detail, "Template sequences") {
+		g.Summary, g.Detail = "a name holds no variable", "write the name itself; the flag -name of drover job run gives a job another one"
 	}
 }
 

@@ -25,6 +25,12 @@ type decoder struct {
 	ranges map[string]hcl.Range
 	at     *positionMap
 	values hcl.Diagnostics // of splitText
+
+	variables   map[string]*variable // that the file declares
+	context     *hcl.EvalContext     // of their values; nil while they are read
+	noVariables string               // what to write where there are none; "" where there may be
+	uses        map[hcl.Range]string // what the variables in an expression are, for messages about it
+	expanded    int                  // bytes of text of variables so far
 	unreadFields
 }
 
@@ -34,6 +40,8 @@ func newDecoder(src []byte, split splitText) *decoder {
 		ranges:       map[string]hcl.Range{},
 		at:           newPositionMap(src, split.breaks),
 		values:       split.values,
+		variables:    map[string]*variable{},
+		uses:         map[hcl.Range]string{},
 		unreadFields: newUnreadFields(),
 	}
 }
@@ -53,6 +61,7 @@ type attrValue struct {
 	name       string
 	valueRange hcl.Range
 	expr       hcl.Expression
+	untyped    bool // a variable without a type: see as
 }
 
 // blockSpec reads one nested block.
@@ -90,23 +99,12 @@ func (d *decoder) readBody(b hcl.Body, path string, fields map[string]attrReader
 			}
 		}
 		d.unread[joinPath(path, n)] = true
-		if d.hasValue(d.at.originalRange(a.Expr.Range())) {
-			continue
-		}
-		v, diags := a.Expr.Value(nil)
-		for _, g := range diags {
-			cureExpression(g)
-		}
-		d.diags = append(d.diags, diags...)
-		if diags.HasErrors() {
-			continue
-		}
-		if v.IsNull() || !v.IsWhollyKnown() {
-			d.addError(a.Expr.Range(), fmt.Sprintf("%s has no value", n), "give a value or leave it out")
+		v, ok := d.evaluate(a)
+		if !ok {
 			continue
 		}
 		before := len(d.diags)
-		fields[n](d, attrValue{v, n, a.Expr.Range(), a.Expr})
+		fields[n](d, attrValue{v, n, a.Expr.Range(), a.Expr, d.isUntyped(a.Expr)})
 		d.unread[joinPath(path, n)] = len(d.diags) > before
 	}
 	seen := map[string]bool{}
@@ -128,18 +126,24 @@ func joinPath(path, name string) string {
 	return path + "." + name
 }
 
-// readFile reads the file's single job block.
-func (d *decoder) readFile(b hcl.Body) {
+// readFile reads the file's variables, to which given gives values, and then its single job block.
+func (d *decoder) readFile(b hcl.Body, given []Given) {
 	d.ranges[""] = b.MissingItemRange()
-	d.readBody(b, "", nil, map[string]blockSpec{"job": {labels: 1, read: func(d *decoder, b *hcl.Block) {
-		if d.found {
-			d.addError(b.DefRange, "more than one job in the file", "write one job per file")
-			return
-		}
-		d.found = true
-		d.readJob(b)
-	}}})
-	if !d.found && !d.diags.HasErrors() {
+	var job *hcl.Block
+	d.readBody(b, "", nil, map[string]blockSpec{
+		"variable": {labels: 1, read: func(d *decoder, b *hcl.Block) { d.declare(b) }},
+		"job": {labels: 1, read: func(d *decoder, b *hcl.Block) {
+			if job != nil {
+				d.addError(b.DefRange, "more than one job in the file", "write one job per file")
+				return
+			}
+			job = b
+		}},
+	})
+	d.assignAll(given)
+	if d.found = job != nil; d.found {
+		d.readJob(job)
+	} else if !d.diags.HasErrors() {
 		d.addError(b.MissingItemRange(), "the file has no job", `begin with job "name" { … }`)
 	}
 }
@@ -275,6 +279,7 @@ func (d *decoder) parseTime(v attrValue) *time.Time {
 // stringValue returns text that is not empty: an empty one would count as left out,
 // and a tenant that a template has not filled in would become the default.
 func (d *decoder) stringValue(v attrValue, want string) (string, bool) {
+	v.Value = asText(v.Value, v.expr)
 	if v.Type() != cty.String {
 		d.addError(v.valueRange, fmt.Sprintf("%s is %s", v.name, v.Type().FriendlyName()), want)
 		return "", false
@@ -296,6 +301,7 @@ func textAttr[T ~string](to *T) attrReader {
 
 func boolAttr(to *bool) attrReader {
 	return func(d *decoder, v attrValue) {
+		v = v.as(cty.Bool)
 		if v.Type() != cty.Bool {
 			d.addError(v.valueRange, fmt.Sprintf("%s is %s", v.name, v.Type().FriendlyName()), "write true or false, without quotes")
 			return
@@ -314,6 +320,7 @@ func optionalBoolAttr(to **bool) attrReader {
 
 func intAttr(to *int) attrReader {
 	return func(d *decoder, v attrValue) {
+		v = v.as(cty.Number)
 		if v.Type() != cty.Number {
 			d.addError(v.valueRange, fmt.Sprintf("%s is %s", v.name, v.Type().FriendlyName()), "write a whole number, without quotes")
 			return
@@ -334,6 +341,7 @@ func intAttr(to *int) attrReader {
 
 func fractionAttr(to *float64) attrReader {
 	return func(d *decoder, v attrValue) {
+		v = v.as(cty.Number)
 		if v.Type() != cty.Number {
 			d.addError(v.valueRange, fmt.Sprintf("%s is %s", v.name, v.Type().FriendlyName()), "write a number such as 0.8, without quotes")
 			return
@@ -420,7 +428,11 @@ func listAttr(to *[]string) attrReader {
 			return
 		}
 		out := []string{}
-		for _, e := range v.AsValueSlice() {
+		written, _ := hcl.ExprList(v.expr)
+		for i, e := range v.AsValueSlice() {
+			if i < len(written) {
+				e = asText(e, written[i])
+			}
 			if e.IsNull() || e.Type() != cty.String {
 				d.addError(v.valueRange, fmt.Sprintf("%s: each element must be text", v.name), `write a list such as ["a", "b"]`)
 				return
@@ -440,8 +452,15 @@ func mapAttr(to *map[string]string) attrReader {
 		d.checkKeysOnce(v)
 		out := map[string]string{}
 		values := v.AsValueMap()
+		written := map[string]hcl.Expression{}
+		pairs, _ := hcl.ExprMap(v.expr)
+		for _, pair := range pairs {
+			if k, diags := pair.Key.Value(d.context); !diags.HasErrors() && k.Type() == cty.String && !k.IsNull() && k.IsKnown() {
+				written[k.AsString()] = pair.Value
+			}
+		}
 		for _, k := range slices.Sorted(maps.Keys(values)) {
-			e := values[k]
+			e := asText(values[k], written[k])
 			if e.IsNull() || e.Type() != cty.String {
 				d.addError(v.valueRange, fmt.Sprintf("%s: the value of %s must be text", v.name, k), "put it in quotes")
 				return
@@ -460,8 +479,8 @@ func (d *decoder) checkKeysOnce(v attrValue) {
 	}
 	seen := map[string]bool{}
 	for _, pair := range pairs {
-		key, diags := pair.Key.Value(nil)
-		if diags.HasErrors() || key.IsNull() || key.Type() != cty.String {
+		key, diags := pair.Key.Value(d.context)
+		if diags.HasErrors() || key.IsNull() || !key.IsKnown() || key.Type() != cty.String {
 			continue
 		}
 		if k := key.AsString(); seen[k] {

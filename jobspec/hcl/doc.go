@@ -2,9 +2,9 @@
 // source range of every value, so that each problem is shown with file, line, text
 // and a hint, whether the parser, the decoder or jobspec.Validate found it.
 //
-// Job files are data: there are no variables, functions or includes. The package
-// extends HCL's grammar in one point: a one-line block may hold several attributes
-// and blocks, as in
+// Job files are data: a file may declare variables, whose values are its own defaults or
+// given with it, and there are no functions or includes. The package extends HCL's grammar
+// in one point: a one-line block may hold several attributes and blocks, as in
 //
 //	resources { cpu = 1 memory = "256MiB" }
 //

@@ -38,7 +38,10 @@ type jsonProblem struct {
 }
 
 // parseJSON parses a job in canonical JSON. Each problem names file, line and column in characters.
-func parseJSON(name string, src []byte) (*jobspec.Job, error) {
+func parseJSON(name string, src []byte, given []Given) (*jobspec.Job, error) {
+	if err := noValuesInJSON(name, given); err != nil {
+		return nil, err
+	}
 	s := &jsonScan{dec: json.NewDecoder(bytes.NewReader(src)), src: src, offset: map[string]int64{}, start: map[string]int64{}, unreadFields: newUnreadFields()}
 	s.dec.UseNumber()
 	if err := s.value("", reflect.TypeFor[jobspec.Job](), 0); err != nil {

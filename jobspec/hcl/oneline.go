@@ -87,28 +87,45 @@ func blanked(src []byte, numbers hcl.Diagnostics, templates []hcl.Range) []byte 
 	return out
 }
 
-// checkTemplates refuses each "${" and "%{" of a text, and returns the ranges of all of them to their ends. A job file has no
-// variables, so that they can only be a program's: HCL would make "1" of a shell's "${1}", without a word. Of those in others the
-// outermost is refused.
+// checkTemplates refuses each "${" and "%{" of a text but ${var.NAME}, and returns the ranges of those refused to their ends. What
+// is no variable of the file can only be a program's: HCL would make "1" of a shell's "${1}", without a word. Of those in others
+// the outermost is refused.
 func checkTemplates(tokens hclsyntax.Tokens) (problems hcl.Diagnostics, ranges []hcl.Range) {
-	open := 0
-	for _, t := range tokens {
+	open, ofVariable := 0, false
+	for i, t := range tokens {
 		switch t.Type {
 		case hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl:
 			if open++; open > 1 {
 				continue
 			}
+			if ofVariable = isVariableTemplate(tokens[i:]); ofVariable {
+				continue
+			}
 			sign := string(t.Bytes[:1])
-			problems = append(problems, errorAt(t.Range, fmt.Sprintf("a job file has no variables: %s{ has no meaning in it", sign),
-				fmt.Sprintf("for %s{ in the text, such as a variable of the shell, write %s%s{", sign, sign, sign))...)
+			wrong, hint := "%{ has no meaning in a job file", fmt.Sprintf("for %s{ in the text, such as a variable of the shell, write %s%s{", sign, sign, sign)
+			if sign == "$" {
+				wrong, hint = "${ is no variable of the file", hint+"; for a variable of the file ${var.NAME}"
+			}
+			problems = append(problems, errorAt(t.Range, wrong, hint)...)
 			ranges = append(ranges, t.Range)
 		case hclsyntax.TokenTemplateSeqEnd:
-			if open = max(open-1, 0); open == 0 && len(ranges) > 0 {
+			if open = max(open-1, 0); open == 0 && len(ranges) > 0 && !ofVariable {
 				ranges[len(ranges)-1].End = t.Range.End
 			}
 		}
 	}
 	return problems, ranges
+}
+
+// isVariableTemplate reports whether tokens begin with ${var.NAME}.
+func isVariableTemplate(tokens hclsyntax.Tokens) bool {
+	want := []hclsyntax.TokenType{hclsyntax.TokenTemplateInterp, hclsyntax.TokenIdent, hclsyntax.TokenDot, hclsyntax.TokenIdent, hclsyntax.TokenTemplateSeqEnd}
+	for i, t := range want {
+		if len(tokens) <= i || tokens[i].Type != t {
+			return false
+		}
+	}
+	return string(tokens[0].Bytes) == "${" && string(tokens[1].Bytes) == "var" && string(tokens[4].Bytes) == "}"
 }
 
 // Bounds of numbers: HCL computes with them exactly, and to write 1e9999999 as text takes 20 s and 400 MiB.
@@ -135,9 +152,7 @@ func checkNumbers(tokens hclsyntax.Tokens) (numbers, tooMany hcl.Diagnostics) {
 		}
 		switch t.Type {
 		case hclsyntax.TokenNumberLit:
-			_, exponent, _ := strings.Cut(strings.ToLower(string(t.Bytes)), "e")
-			n, err := strconv.Atoi(cmp.Or(exponent, "0"))
-			if len(t.Bytes) > maxNumberBytes || err != nil || n > maxExponent || n < -maxExponent {
+			if !isShortNumber(string(t.Bytes)) {
 				numbers = append(numbers, errorAt(t.Range, "a number is too long", fmt.Sprintf("write at most %d digits, and an exponent of at most %d", maxNumberBytes, maxExponent))...)
 			} else if unit := unitOf(tokens, i); unit != nil {
 				quantity := string(t.Bytes) + string(unit.Bytes)
@@ -150,6 +165,13 @@ func checkNumbers(tokens hclsyntax.Tokens) (numbers, tooMany hcl.Diagnostics) {
 		}
 	}
 	return numbers, nil
+}
+
+// isShortNumber reports whether a number is within the bounds, if the text is one.
+func isShortNumber(text string) bool {
+	_, exponent, _ := strings.Cut(strings.ToLower(text), "e")
+	n, err := strconv.Atoi(cmp.Or(exponent, "0"))
+	return len(text) <= maxNumberBytes && err == nil && n <= maxExponent && n >= -maxExponent
 }
 
 // Bounds of nesting: HCL's parser calls itself for each level, and for each operator and index, without a limit.

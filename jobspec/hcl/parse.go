@@ -18,14 +18,14 @@ import (
 const MaxFileBytes = 4 << 20
 
 // Parse parses a job file: HCL, or canonical JSON if the name ends in .json. The
-// returned job has its defaults set and is valid. The error is an *Error for HCL;
-// for JSON it names the field.
-func Parse(name string, src []byte) (*jobspec.Job, error) {
+// returned job has its defaults set and is valid. The variables of the file have their
+// defaults, or what is given. The error is an *Error for HCL; for JSON it names the field.
+func Parse(name string, src []byte, given ...Given) (*jobspec.Job, error) {
 	if len(src) > MaxFileBytes {
 		return nil, fmt.Errorf("%s: a job file has at most %s, this one has more: put data into files of a stage, or into the input", name, jobspec.FormatSize(MaxFileBytes))
 	}
 	if filepath.Ext(name) == ".json" {
-		return parseJSON(name, src)
+		return parseJSON(name, src, given)
 	}
 	if bytes.IndexByte(src, 0) >= 0 { // package hcl has a problem, with its line, for each such byte
 		return nil, fmt.Errorf("%s is not text in UTF-8: a job file begins with job \"name\" { … }", name)
@@ -39,12 +39,15 @@ func Parse(name string, src []byte) (*jobspec.Job, error) {
 	}
 	d := newDecoder(src, split)
 	f, diags := hclsyntax.ParseConfig(split.text, name, hcl.InitialPos)
+	for _, g := range diags {
+		cureTemplate(g)
+	}
 	d.diags = diags
 	switch {
 	case !isRead(diags) && len(split.values) > 0:
 		d.diags = nil // a value may be the cause
 	case isRead(diags):
-		d.readFile(f.Body)
+		d.readFile(f.Body, given)
 		if d.found {
 			jobspec.SetDefaults(d.job)
 			for _, p := range jobspec.ValidateRead(d.job, func(path string) bool { _, given := d.ranges[path]; return d.isRead(path, given) }) {
@@ -52,22 +55,30 @@ func Parse(name string, src []byte) (*jobspec.Job, error) {
 			}
 		}
 	}
-	d.at.mapDiagnostics(d.diags)
-	d.diags = append(slices.DeleteFunc(d.diags, func(g *hcl.Diagnostic) bool { return g.Subject != nil && d.hasValue(*g.Subject) }), split.values...)
-	if d.diags.HasErrors() {
-		slices.SortStableFunc(d.diags, byPosition) // package hcl reports unknown names in the order of a map
-		return nil, &Error{Diags: d.diags, src: src}
+	if err := d.finish(src); err != nil {
+		return nil, err
 	}
 	return d.job, nil
 }
 
+// finish returns the problems as an *Error, with those of values that a job file cannot have instead of what comes of them.
+func (d *decoder) finish(src []byte) error {
+	d.at.mapDiagnostics(d.diags)
+	d.diags = append(slices.DeleteFunc(d.diags, func(g *hcl.Diagnostic) bool { return g.Subject != nil && d.hasValue(*g.Subject) }), d.values...)
+	if !d.diags.HasErrors() {
+		return nil
+	}
+	slices.SortStableFunc(d.diags, byPosition) // package hcl reports unknown names in the order of a map
+	return &Error{Diags: d.diags, src: src}
+}
+
 // ParseUnnamed is Parse for a job file without a name that would say which of the two it is, such as standard input: it
 // is JSON if it begins as JSON does. The name is for messages.
-func ParseUnnamed(name string, src []byte) (*jobspec.Job, error) {
+func ParseUnnamed(name string, src []byte, given ...Given) (*jobspec.Job, error) {
 	if len(src) <= MaxFileBytes && bytes.HasPrefix(bytes.TrimSpace(src), []byte("{")) {
-		return parseJSON(name, src)
+		return parseJSON(name, src, given)
 	}
-	return Parse(name, src)
+	return Parse(name, src, given...)
 }
 
 // isRead reports whether the parser has read the whole file: it then found at most attributes that stand twice.
@@ -104,7 +115,11 @@ func (d *decoder) addProblem(p jobspec.Problem) {
 	}
 }
 
+// addError adds a problem at a range of the text that was parsed. What the variables there are belongs to the hint.
 func (d *decoder) addError(r hcl.Range, summary, hint string) {
+	if uses := d.uses[r]; uses != "" {
+		hint += "; " + uses
+	}
 	d.diags = append(d.diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: summary, Detail: hint, Subject: &r})
 }
 
@@ -125,7 +140,7 @@ func FieldLines(name string, src []byte) map[string]int {
 		return lines
 	}
 	d := newDecoder(src, split)
-	d.readFile(f.Body)
+	d.readFile(f.Body, nil)
 	for p, r := range d.ranges {
 		lines[p] = d.at.originalRange(r).Start.Line
 	}
