@@ -193,7 +193,7 @@ func printHistory(c *cli.Context, jobs []*droverv1.JobSummary) error {
 	if c.Bool("csv") {
 		return printCSV(c.App.Writer, header, rows)
 	}
-	printTable(c.App.Writer, header, rows)
+	printList(c.App.Writer, header, rows, true, "submitter", "started", "submitted", "tenant", "tasks")
 	return nil
 }
 

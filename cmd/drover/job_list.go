@@ -110,7 +110,8 @@ func jobListCommand() *cli.Command {
 				rows = append(rows, []string{fmt.Sprint(j.Job), j.Name, j.Tenant, j.Submitter, apitext.JobState(j.State), j.Priority,
 					fmt.Sprintf("%d/%d", j.TasksDone, j.Tasks), fmt.Sprint(j.TasksRunning), unixMSText(j.SubmittedMs), shortened(j.Message, messageWidth)})
 			}
-			printTable(c.App.Writer, []string{"job", "name", "tenant", "submitter", "state", "priority", "done", "running", "submitted", "message"}, rows)
+			printList(c.App.Writer, []string{"job", "name", "tenant", "submitter", "state", "priority", "done", "running", "submitted", "message"}, rows, true,
+				"submitter", "priority", "running", "submitted", "tenant")
 			if len(rows) == 0 && !req.All && len(req.States) == 0 {
 				fmt.Fprintln(c.App.ErrWriter, "no live job; ended ones: drover job list -all, and after a while drover job history")
 			}

@@ -174,7 +174,7 @@ func printStages(w io.Writer, r *droverv1.GetJobResponse) {
 		}
 		rows = append(rows, row)
 	}
-	printTable(w, header, rows)
+	printList(w, header, rows, false, "limits", "cpu", "kind", "mean", "longest", "locality")
 	for _, s := range r.Stages {
 		if l := s.Limits; l != nil && l.CpuMax != "" {
 			fmt.Fprintf(w, "limits of %s in the kernel: cpu.max %s, memory.max %s, memory.swap.max %s, io.max %s, pids.max %s\n",

@@ -55,7 +55,7 @@ func nodeListCommand() *cli.Command {
 					usedOfText(n.Used.GetCpu(), al.GetCpu(), jobspec.FormatCPU), usedOfText(n.Used.GetMemory(), al.GetMemory(), jobspec.FormatSize),
 					usedOfText(n.Used.GetIo(), al.GetIo(), jobspec.FormatRate)})
 			}
-			printTable(c.App.Writer, []string{"node", "state", "rack", "driver", "tasks", "cpu", "memory", "disk i/o"}, rows)
+			printList(c.App.Writer, []string{"node", "state", "rack", "driver", "tasks", "cpu", "memory", "disk i/o"}, rows, false, "driver", "rack", "disk i/o")
 			if len(rows) == 0 {
 				fmt.Fprintln(c.App.ErrWriter, "no node has registered yet; start `drover node` on a machine")
 			}

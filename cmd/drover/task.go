@@ -159,7 +159,7 @@ func printTasks(w io.Writer, tasks []*droverv1.TaskStatus) {
 		}
 		rows = append(rows, row)
 	}
-	printTable(w, []string{"task", "state", "attempt", "node", "locality", "progress", "time", "message"}, rows)
+	printList(w, []string{"task", "state", "attempt", "node", "locality", "progress", "time", "message"}, rows, true, "locality", "progress", "time")
 }
 
 // backoffEndMS returns when a repeated attempt that pauses on its node will start, 0 for any other attempt.
