@@ -193,7 +193,7 @@ func followJob(c *cli.Context, cl *client, job string, lines map[string]int, fil
 			return err
 		}
 	} else {
-		printSummary(c.App.Writer, last, lines, file)
+		printSummary(c.App.Writer, last, failedAttempt(c, cl, last), lines, file)
 	}
 	return jobExitError(last)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/urfave/cli/v2"
@@ -38,21 +39,35 @@ func jobStatusCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			printHeading(c.App.Writer, r)
+			printHeading(c.App.Writer, r, time.Now())
 			printOrigin(c.App.Writer, r.Job)
-			printBody(c.App.Writer, r, nil, "")
+			printBody(c.App.Writer, r, failedAttempt(c, cl, r), nil, "")
 			printLastFailure(c.App.Writer, r, last)
 			if text := preemptedText(r.Preempted); text != "" {
 				fmt.Fprintln(c.App.Writer, "preempted: "+text)
 			}
-			for _, s := range r.Stages {
-				if s.Waiting != "" {
-					fmt.Fprintf(c.App.Writer, "%s waits: %s%s\n", s.Name, s.Waiting, expectedStartText(s.ExpectedStartMs))
-				}
-			}
+			printWaiting(c.App.Writer, r)
 			return nil
 		},
 	}
+}
+
+// printWaiting prints why stages of a live job wait, which have suspended tasks, and what says more.
+func printWaiting(w io.Writer, r *droverv1.GetJobResponse) {
+	if r.Job.EndedMs > 0 {
+		return
+	}
+	waits := false
+	for _, s := range r.Stages {
+		if s.Waiting != "" {
+			waits = true
+			fmt.Fprintf(w, "%s waits: %s%s\n", s.Name, s.Waiting, expectedStartText(s.ExpectedStartMs))
+		}
+	}
+	if waits {
+		fmt.Fprintf(w, "  what would have to give way: drover job why %d\n", r.Job.Job)
+	}
+	printSuspended(w, fmt.Sprint(r.Job.Job), r.Stages)
 }
 
 // expectedStartText formats an expected start time, if known.

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/urfave/cli/v2"
+
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/internal/apitext"
 	"github.com/drover-run/drover/internal/plain"
@@ -15,30 +17,36 @@ import (
 
 // printSummary prints a job for people: time, tasks, locality, limits, peak use against
 // demand with the line to change, counters and output; for a failure the end of the
-// standard error and the command that shows more.
-func printSummary(w io.Writer, r *droverv1.GetJobResponse, lines map[string]int, file string) {
-	printHeading(w, r)
-	printBody(w, r, lines, file)
+// standard error and the command that shows more. failed is the attempt that it failed of, if known.
+func printSummary(w io.Writer, r *droverv1.GetJobResponse, failed *droverv1.TaskAttempt, lines map[string]int, file string) {
+	printHeading(w, r, time.Now())
+	printBody(w, r, failed, lines, file)
 }
 
-// printHeading prints which job it is, and its state.
-func printHeading(w io.Writer, r *droverv1.GetJobResponse) {
+// printHeading prints which job it is, its state, and how long it has waited now if nothing of it has run.
+func printHeading(w io.Writer, r *droverv1.GetJobResponse, now time.Time) {
 	j := r.Job
-	took := time.Duration(j.EndedMs-j.SubmittedMs) * time.Millisecond
-	if j.EndedMs == 0 {
-		took = 0
-	}
 	fmt.Fprintf(w, "job %d (%s) %s", j.Job, j.Name, apitext.JobState(j.State))
-	if took > 0 {
+	if took := time.Duration(j.EndedMs-j.SubmittedMs) * time.Millisecond; took > 0 && j.EndedMs > 0 {
 		fmt.Fprintf(w, " after %s", durationText(took))
+	}
+	if waited := now.Sub(time.UnixMilli(j.SubmittedMs)).Round(time.Second); waited > 0 && j.State == droverv1.JobState_JOB_STATE_PENDING {
+		fmt.Fprintf(w, " for %s", waited)
 	}
 	if r.Emulated {
 		fmt.Fprint(w, " (on emulated machines)")
 	}
 	fmt.Fprintln(w)
-	if j.Message != "" {
+	if j.Message != "" && !isPendingReason(r) {
 		fmt.Fprintln(w, "  "+plain.Line(j.Message))
 	}
+}
+
+// isPendingReason reports whether the message of a job is the pending reason of one of its stages.
+func isPendingReason(r *droverv1.GetJobResponse) bool {
+	return slices.ContainsFunc(r.Stages, func(s *droverv1.StageSummary) bool {
+		return s.Waiting != "" && r.Job.Message == s.Name+": "+s.Waiting
+	})
 }
 
 // printOrigin prints whose job it is, and when it came, began and ended.
@@ -53,11 +61,11 @@ func printOrigin(w io.Writer, j *droverv1.JobSummary) {
 	fmt.Fprintln(w)
 }
 
-func printBody(w io.Writer, r *droverv1.GetJobResponse, lines map[string]int, file string) {
+func printBody(w io.Writer, r *droverv1.GetJobResponse, failed *droverv1.TaskAttempt, lines map[string]int, file string) {
 	j := r.Job
 	printDeadline(w, j)
 	printAvoided(w, r)
-	printFailure(w, r)
+	printFailure(w, r, failed)
 	fmt.Fprintln(w)
 	printStages(w, r)
 	printPeaks(w, r, lines, file)
@@ -121,17 +129,40 @@ func printAvoided(w io.Writer, r *droverv1.GetJobResponse) {
 	fmt.Fprintf(w, "  avoids %s%s, where its tasks alone fail: drover events -job %d\n", plain.Line(strings.Join(nodes, ", ")), more, r.Job.Job)
 }
 
-func printFailure(w io.Writer, r *droverv1.GetJobResponse) {
+// failedAttempt returns the attempt that a job failed of; nil if there is none, or no answer: the summary goes without it.
+func failedAttempt(c *cli.Context, cl *client, r *droverv1.GetJobResponse) *droverv1.TaskAttempt {
+	if r.FailedTask == "" {
+		return nil
+	}
+	t, err := parseTask(trimRunNumber(r.FailedTask))
+	if err != nil {
+		return nil
+	}
+	a, err := findAttempt(c, cl, fmt.Sprint(r.Job.Job), t)
+	if err != nil {
+		return nil
+	}
+	return a
+}
+
+// printFailure prints how a job's failed attempt ended, and with failed, if that is known, where and when.
+func printFailure(w io.Writer, r *droverv1.GetJobResponse, failed *droverv1.TaskAttempt) {
 	if r.FailedTask == "" {
 		return
 	}
-	task := trimRunNumber(r.FailedTask)
+	task, where := trimRunNumber(r.FailedTask), ""
+	if failed.GetNode() != "" {
+		where = " on " + plain.Line(failed.GetNode())
+	}
+	if at := unixMSText(failed.GetSeen().GetEndedMs()); at != "" {
+		where += " at " + at
+	}
 	if r.FailureTail == "" {
-		fmt.Fprintf(w, "  task %s failed without output on standard error\n", task)
+		fmt.Fprintf(w, "  task %s failed%s without output on standard error\n", task, where)
 		fmt.Fprintf(w, "  more: drover task status %d %s\n", r.Job.Job, task)
 		return
 	}
-	fmt.Fprintf(w, "  task %s failed; the end of its standard error:\n", task)
+	fmt.Fprintf(w, "  task %s failed%s; the end of its standard error:\n", task, where)
 	lines := splitLines(r.FailureTail)
 	for _, l := range lines[max(0, len(lines)-summaryTailLines):] {
 		fmt.Fprintln(w, "    | "+plain.Text(l))

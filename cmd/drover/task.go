@@ -201,7 +201,10 @@ func levelState(l *droverv1.LevelStatus) string {
 	return levelText(l.Level)
 }
 
-// levelDetail formats since when, for which job and why a task is suspended.
+// schedulerActor is the name under which the coordinator records what its scheduler decides.
+const schedulerActor = "coordinator"
+
+// levelDetail formats since when, for which job, by which user and why a task is suspended.
 func levelDetail(l *droverv1.LevelStatus) string {
 	text := "since " + unixMSText(l.SinceMs)
 	if l.SinceMs == 0 {
@@ -212,6 +215,9 @@ func levelDetail(l *droverv1.LevelStatus) string {
 	}
 	if l.PreemptorJob != "" {
 		text += ", for job " + l.PreemptorJob
+	}
+	if l.Actor != "" && l.Actor != schedulerActor {
+		text += ", by " + l.Actor
 	}
 	if l.Reason != "" {
 		text += ": " + shortened(l.Reason, messageWidth)

@@ -150,7 +150,7 @@ func TestJobSummaryShowsWhatAUserNeeds(t *testing.T) {
 		},
 	} {
 		var b bytes.Buffer
-		printSummary(&b, c.r, map[string]int{`stage["map"].resources.memory`: 12}, "wc.hcl")
+		printSummary(&b, c.r, nil, map[string]int{`stage["map"].resources.memory`: 12}, "wc.hcl")
 		wantText(t, name, b.String(), c.want)
 	}
 }
@@ -163,12 +163,12 @@ func TestFailureShowsTheEnd(t *testing.T) {
 	}
 	tail.WriteString("the \x1b[31mend\n")
 	var b bytes.Buffer
-	printFailure(&b, &droverv1.GetJobResponse{Job: &droverv1.JobSummary{Job: 9}, FailedTask: "map/3.2.17", FailureTail: tail.String()})
+	printFailure(&b, &droverv1.GetJobResponse{Job: &droverv1.JobSummary{Job: 9}, FailedTask: "map/3.2.17", FailureTail: tail.String()}, &droverv1.TaskAttempt{Node: "n\x1b1", Seen: &droverv1.SeenAttempt{EndedMs: viewMs(0)}})
 	got := b.String()
 	if n := strings.Count(got, "    | "); n != summaryTailLines {
 		t.Errorf("%d lines of standard error, want %d:\n%s", n, summaryTailLines, got)
 	}
-	for _, want := range []string{"  task map/3.2 failed; the end of its standard error:\n    | line 11\n", "    | the \\u001b[31mend\n  more: drover task logs -stderr 9 map/3.2\n"} {
+	for _, want := range []string{"  task map/3.2 failed on n\\u001b1 at 2026-11-28 08:00:00; the end of its standard error:\n    | line 11\n", "    | the \\u001b[31mend\n  more: drover task logs -stderr 9 map/3.2\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}

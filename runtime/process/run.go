@@ -80,7 +80,7 @@ func (d *Driver) startProcess(s runtime.Spec) (cmd *exec.Cmd, closeLogs func(), 
 	}
 	if err := cmd.Start(); err != nil {
 		closeLogs()
-		return nil, nil, nil, startError(s.ID, cmd.Path, err)
+		return nil, nil, nil, startError(cmd.Path, err)
 	}
 	return cmd, closeLogs, writeRecord(d.cfg.StateDir, s.ID, d.bootID, cmd.Process.Pid), nil
 }
@@ -186,7 +186,7 @@ func (d *Driver) prepareCommand(s runtime.Spec, args, env []string, dir string) 
 	}
 	path, err := lookPath(args[0], dir, all)
 	if err != nil {
-		return nil, nil, startError(s.ID, "", err)
+		return nil, nil, startError("", err)
 	}
 	cmd := &exec.Cmd{Path: path, Args: args, Env: all, Dir: dir, WaitDelay: outputLimit}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -256,14 +256,14 @@ func checkExecutable(path string) error {
 
 // startError distinguishes a command that cannot run from a start that the moment prevents. path is the program's
 // file, empty if none was found.
-func startError(id, path string, err error) error {
+func startError(path string, err error) error {
 	if execerror.IsPermanent(err) {
 		if hint := exechint.Of(path, err); hint != "" {
 			err = fmt.Errorf("%w: %s", err, hint)
 		}
-		return fault.New(fault.Invalid, "task %s: its command cannot run: %w", id, err)
+		return fault.New(fault.Invalid, "its command cannot run: %w", err)
 	}
-	return fault.New(fault.Unavailable, "task %s: cannot start a process: %w", id, err)
+	return fault.New(fault.Unavailable, "cannot start a process: %w", err)
 }
 
 // Exec implements runtime.Execer.
@@ -290,7 +290,7 @@ func (d *Driver) Exec(ctx context.Context, id string, x runtime.ExecSpec) (int, 
 		err = cmd.Start()
 		release()
 		if err != nil {
-			err = startError(id, cmd.Path, err)
+			err = startError(cmd.Path, err)
 		}
 	}
 	if err != nil {
