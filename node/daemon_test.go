@@ -265,20 +265,14 @@ func TestRevisionGapRequestsFullSet(t *testing.T) {
 func TestNewEpochRemovesWithoutReporting(t *testing.T) {
 	b := newTestNode(t, programs())
 	b.start()
-	w, ended := groupTask(0, "hang"), groupTask(1, "true")
-	b.put(w, ended)
-	b.await(t, w, running)
-	b.await(t, ended, succeeded)
+	w, ended := b.putHangingAndEnded(t)
 	b.mu.Lock()
 	b.epoch, b.registerAgain, b.log = 2, true, nil
 	clear(b.wanted)
 	clear(b.seen)
 	b.mu.Unlock()
 	b.cutStreams()
-	poll(t, "the old ones gone", func() bool {
-		all, err := b.engine.Driver().List(t.Context())
-		return err == nil && len(all) == 0 && !pathExists(b.attemptFolder(w)) && !pathExists(b.attemptFolder(ended))
-	})
+	poll(t, "the old ones gone", func() bool { return b.areRemoved(t, w, ended) })
 	b.mu.Lock()
 	clear(b.seen) // reports that were under way when the epoch changed
 	b.mu.Unlock()
@@ -292,9 +286,9 @@ func TestNewEpochRemovesWithoutReporting(t *testing.T) {
 	}
 }
 
-// A daemon whose name another one has, in a later epoch, removes what it has of its own: that was lost, and can never count. It
-// starts none of it again when it is restarted, and goes on when it gets the name. In the same epoch, or one of another cluster or
-// of a coordinator that was restored, nothing is removed: that does not say that its attempts were lost.
+// A daemon removes its attempts if another daemon has its name in a later epoch: they were lost, and can never count. After a
+// restart it starts none of them again, and it continues when it gets the name back. An owner in the same epoch, of another
+// cluster, or of a restored coordinator does not mean that the attempts were lost, so nothing is removed then.
 func TestADaemonThatLostItsNameRemovesItsAttempts(t *testing.T) {
 	for name, c := range map[string]struct {
 		owner   wire.NodeOwner
@@ -309,10 +303,7 @@ func TestADaemonThatLostItsNameRemovesItsAttempts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newTestNode(t, programs())
 			b.start()
-			w, ended := groupTask(0, "hang"), groupTask(1, "true")
-			b.put(w, ended)
-			b.await(t, w, running)
-			b.await(t, ended, succeeded)
+			w, ended := b.putHangingAndEnded(t)
 			refuse := func(by *wire.NodeOwner) {
 				b.mu.Lock()
 				b.owner, b.refusals, b.registerAgain = by, 0, by != nil
@@ -323,10 +314,7 @@ func TestADaemonThatLostItsNameRemovesItsAttempts(t *testing.T) {
 				defer b.mu.Unlock()
 				return b.refusals
 			}
-			removed := func() bool {
-				all, err := b.engine.Driver().List(t.Context())
-				return err == nil && len(all) == 0 && !pathExists(b.attemptFolder(w)) && !pathExists(b.attemptFolder(ended))
-			}
+			removed := func() bool { return b.areRemoved(t, w, ended) }
 			refuse(&c.owner)
 			b.cutStreams()
 			poll(t, "two refusals", func() bool { return refusals() >= 2 })

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -395,6 +396,24 @@ func (b *testNode) changeRecord(w *droverv1.WantedAttempt, f func(*store.Record)
 
 func (b *testNode) attemptFolder(w *droverv1.WantedAttempt) string {
 	return filepath.Join(b.config.Data, "attempts", string(store.IDOf(w.GetKey())))
+}
+
+// putHangingAndEnded puts two tasks, and returns them when the first runs, which it does until it
+// is stopped, and the second has succeeded.
+func (b *testNode) putHangingAndEnded(t *testing.T) (hanging, ended *droverv1.WantedAttempt) {
+	t.Helper()
+	hanging, ended = groupTask(0, "hang"), groupTask(1, "true")
+	b.put(hanging, ended)
+	b.await(t, hanging, running)
+	b.await(t, ended, succeeded)
+	return hanging, ended
+}
+
+// areRemoved reports whether the engine has no container and the node has none of the attempts'
+// folders.
+func (b *testNode) areRemoved(t *testing.T, attempts ...*droverv1.WantedAttempt) bool {
+	all, err := b.engine.Driver().List(t.Context())
+	return err == nil && len(all) == 0 && !slices.ContainsFunc(attempts, func(w *droverv1.WantedAttempt) bool { return pathExists(b.attemptFolder(w)) })
 }
 
 // checkNothingLeft waits until the node has no container and no folder.
