@@ -92,6 +92,7 @@ func checkIsLog(path string) error {
 	if err != nil {
 		return fmt.Errorf("audit log: %w", err)
 	}
+	head = bytes.ReplaceAll(head, []byte{0}, nil) // a loss of power leaves zero bytes where records were not synced
 	for line := range bytes.Lines(head) {
 		if mayBeRecord(line) {
 			return nil
