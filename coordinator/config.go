@@ -149,10 +149,10 @@ const noAuditLog = "none"
 
 func (c *Config) setDefaults() error {
 	if c.Dir == "" {
-		return fault.New(fault.Invalid, "the coordinator needs a folder for its state")
+		return fault.New(fault.Invalid, "the coordinator needs a folder for its state: set -data")
 	}
 	if c.Local == nil && c.Remote == nil {
-		return fault.New(fault.Invalid, "the coordinator needs a listener")
+		return fault.New(fault.Invalid, "the coordinator needs a listener: set -socket or -listen")
 	}
 	if c.Certificate != nil && c.tls == nil {
 		c.tls = c.Certificate.ServerConfig() // of which kind a caller may be, each call says
@@ -233,13 +233,13 @@ func CheckServers(id, address string, servers []replica.Peer, bootstrap bool) er
 	ids, self := map[string]bool{}, false
 	for _, s := range servers {
 		if ids[s.ID] {
-			return fault.New(fault.Invalid, "two servers are called %q in -servers", s.ID)
+			return fault.New(fault.Invalid, "two servers are called %q in -servers: give each a name of its own", s.ID)
 		}
 		ids[s.ID] = true
 		if s.ID == id {
 			self = true
 			if s.Address != address {
-				return fault.New(fault.Invalid, "-servers has %s=%s, and this server's own -peer-address is %s", s.ID, s.Address, address)
+				return fault.New(fault.Invalid, "-servers has %s=%s, and this server's own -peer-address is %s: make the two equal", s.ID, s.Address, address)
 			}
 		}
 	}

@@ -65,7 +65,7 @@ func (s *debugService) nodeDebug(name string) (c droverv1connect.DebugServiceCli
 		case !n.Up:
 			err = fault.New(fault.Unavailable, "node %s is lost: look at its log on the machine (journalctl -u drover-node)", name)
 		case n.Info.GetAddress() == "":
-			err = fault.New(fault.Unavailable, "node %s has no address", name)
+			err = fault.New(fault.Unavailable, "node %s has no address: start its daemon with -listen and a certificate", name)
 		default:
 			c = s.core.proxy.node(n.Info.GetAddress()).debug
 		}

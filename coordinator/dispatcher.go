@@ -131,7 +131,7 @@ func (d *dispatcher) removePending(id uint64) {
 func (d *dispatcher) assign(p *pendingRequest, sch string) error {
 	nodes := d.nodes(sch)
 	if len(nodes) == 0 {
-		return fault.New(fault.Unavailable, "no node that is up can access %s://", sch)
+		return fault.New(fault.Unavailable, "no node that is up can access %s://: `drover node list` shows which are down", sch)
 	}
 	if p.only != 0 && !slices.Contains(nodes, p.only) {
 		return fault.New(fault.Unavailable, "the node is not up, or cannot access %s://", sch)

@@ -18,7 +18,7 @@ func (s *nodeService) GetBlob(ctx context.Context, req *connect.Request[droverv1
 		return fault.New(fault.Denied, "%s is not a node", id.displayName())
 	}
 	if req.Msg.GetOffset() < 0 {
-		return fault.New(fault.Invalid, "offset %d", req.Msg.GetOffset())
+		return fault.New(fault.Invalid, "offset %d in %s: want one from 0 on", req.Msg.GetOffset(), req.Msg.GetDigest())
 	}
 	digest := req.Msg.GetDigest()
 	if err := s.core.peers.keeper().ensure(ctx, digest); err != nil {

@@ -153,7 +153,7 @@ func (p *peers) describeAll(ctx context.Context, servers []raft.Server) []descri
 			}
 			out[i].state, out[i].err = p.describe(ctx, out[i].peer.Address)
 			if out[i].err == nil && out[i].state.GetId() != out[i].peer.ID {
-				out[i].err = fault.New(fault.Conflict, "server %q answers at %s", out[i].state.GetId(), out[i].peer.Address)
+				out[i].err = fault.New(fault.Conflict, "server %q answers at %s, the address of server %q: correct the -peer-address of one of them", out[i].state.GetId(), out[i].peer.Address, out[i].peer.ID)
 			}
 		})
 	}
@@ -215,7 +215,7 @@ func (p *peers) tryEnter(ctx context.Context) ([]replica.Peer, error) {
 		}
 		switch s := d.state; {
 		case s.GetHasLog() && s.GetLeaderAddress() == "":
-			return nil, fault.New(fault.Unavailable, "%s has a log and no leader", d.peer.Address)
+			return nil, fault.New(fault.Unavailable, "%s has a log and no leader: start the other coordinators of its cluster", d.peer.Address)
 		case s.GetHasLog():
 			return nil, p.join(ctx, s.GetLeaderAddress(), true)
 		case i >= listed:

@@ -128,7 +128,7 @@ func (s *clientService) findTask(ctx context.Context, r right, key *droverv1.Att
 		case a == nil:
 			err = fault.New(fault.NotFound, "job %q has no such attempt: `drover task status` lists them", j.Name)
 		case key.GetRun() != 0 && key.GetRun() != a.Run:
-			err = fault.New(fault.NotFound, "the attempt is at run %d", a.Run)
+			err = fault.New(fault.NotFound, "the attempt has run %d now, not %d: leave the run out for the present one", a.Run, key.GetRun())
 		default:
 			address, err = nodeAddress(f.Node(a.Node), a)
 			full = k.Proto(a.Run)
@@ -207,7 +207,7 @@ func nodeAddress(n *facts.Node, a *facts.Attempt) (string, error) {
 	case !n.Up, a != nil && a.State.IsActive() && n.Epoch != a.Epoch:
 		return "", fault.New(fault.Unavailable, "node %s, where the attempt was, is lost, and its logs with it unless it comes back", n.Info.GetName())
 	case n.Info.GetAddress() == "":
-		return "", fault.New(fault.Unavailable, "node %s has no address", n.Info.GetName())
+		return "", fault.New(fault.Unavailable, "node %s has no address for logs and commands: start its daemon with -listen and a certificate", n.Info.GetName())
 	}
 	return n.Info.GetAddress(), nil
 }

@@ -127,7 +127,7 @@ func (a *authorizer) needJob(ctx context.Context, r right, f *facts.Facts, j *fa
 		spec = t.Spec
 	}
 	if !a.allowed(id, r, spec) {
-		return fault.New(fault.Denied, "%s may not %s job %q of tenant %q", id.displayName(), r, j.Name, j.Spec.Tenant)
+		return fault.New(fault.Denied, "%s may not %s job %q of tenant %q: an operator can add it to the tenant's list (drover tenant apply)", id.displayName(), r, j.Name, j.Spec.Tenant)
 	}
 	return nil
 }

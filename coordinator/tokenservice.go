@@ -81,7 +81,7 @@ func (s *tokenService) tokenOf(ctx context.Context, m *droverv1.CreateTokenReque
 		life = tokenLife
 	}
 	if m.GetLifeMs() < 0 || m.GetLifeMs() > maxTokenLife.Milliseconds() || life < minTokenLife {
-		return nil, fault.New(fault.Invalid, "a token lives for %s to %s", minTokenLife, maxTokenLife)
+		return nil, fault.New(fault.Invalid, "a token lives for %s to %s, not %d s", minTokenLife, maxTokenLife, m.GetLifeMs()/1000)
 	}
 	t := &droverv1.Token{User: user, Tenants: m.GetTenants(), Right: m.GetRight(), Note: m.GetNote(), CreatedBy: id.name,
 		CreatedMs: now.UnixMilli(), ExpiresMs: now.Add(life).UnixMilli()}

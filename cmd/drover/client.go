@@ -277,7 +277,7 @@ func (c *client) classifyError(err error) error {
 			return fault.New(fault.Unavailable, "%s is no coordinator: %s; set -address to one, or have its certificate made with `drover tls cert -kind coordinator`", c.address(), why)
 		}
 		if c.token && strings.Contains(why, "certificate required") {
-			return fault.New(fault.Denied, "%s believes no token now, so this one has expired or was revoked: have another one made with `drover token create`, or use -tls-cert and -tls-key", c.address())
+			return fault.New(fault.Denied, "%s accepts no token now, so this one has expired or was revoked: have another one made with `drover token create`, or use -tls-cert and -tls-key", c.address())
 		}
 		if isTLSReason(why) {
 			return fault.New(fault.Unavailable, "%s and this command do not trust each other's certificates (%s); -tls-ca, -tls-cert and -tls-key must be of the coordinator's CA (`drover tls`), its certificate must contain the address, and yours must not have expired or been revoked (`drover tls show`)", c.address(), why)

@@ -133,7 +133,7 @@ func (c Checks) RegistrationUnchanged(info *droverv1.NodeInfo, epoch uint64) boo
 func (en nodeEntries) applyNode(e *droverv1.Entry, nf *droverv1.NodeFact, r *Result) {
 	info := nf.GetInfo()
 	if info.GetName() == "" || len(info.GetName()) > 255 {
-		r.Err = fault.New(fault.Invalid, "a node's name has 1 to 255 bytes")
+		r.Err = fault.New(fault.Invalid, "a node's name has 1 to 255 bytes, not %d: give it another with -name", len(info.GetName()))
 		return
 	}
 	old := en.f.NodeByName(info.GetName())
@@ -254,7 +254,7 @@ func (en clusterEntries) applyBlob(e *droverv1.Entry, b *droverv1.BlobFact, r *R
 	case old != nil:
 		return
 	case d == "" || len(d) > 128 || b.GetSize() < 0:
-		r.Err = fault.New(fault.Invalid, "blob %q of %d bytes", clip(d, 128), b.GetSize())
+		r.Err = fault.New(fault.Invalid, "blob %q of %d bytes: want a digest of at most 128 bytes, and a size from 0 on", clip(d, 128), b.GetSize())
 		return
 	case len(en.f.blobs) >= maxBlobs:
 		r.Err = fault.New(fault.Exhausted, "the store has %d files, its limit: stop jobs that need many, or wait; a file goes an hour after its last job was forgotten, which is within a day of its end", maxBlobs)

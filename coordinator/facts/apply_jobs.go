@@ -16,7 +16,7 @@ import (
 func (en jobEntries) applyChunk(c *droverv1.JobChunkFact, r *Result) {
 	id := c.GetStaging()
 	if id == "" || len(id) > 64 || c.GetIndex() < 0 || c.GetIndex() >= maxChunks {
-		r.Err = fault.New(fault.Invalid, "chunk %d of submission %q", c.GetIndex(), clip(id, 64))
+		r.Err = fault.New(fault.Invalid, "chunk %d of submission %q: want a number below %d, and a name of 1 to 64 bytes", c.GetIndex(), clip(id, 64), maxChunks)
 		return
 	}
 	i := slices.IndexFunc(en.f.staging, func(s *staging) bool { return s.id == id })
@@ -234,7 +234,7 @@ func (j *Job) taskCount() int {
 func (en jobEntries) applyStop(e *droverv1.Entry, s *droverv1.JobStopFact, r *Result) {
 	j := en.f.jobs[s.GetJob()]
 	if j == nil {
-		r.Err = fault.New(fault.NotFound, "there is no job %d", s.GetJob())
+		r.Err = fault.New(fault.NotFound, "there is no job %d: `drover job list -all` shows those there are", s.GetJob())
 		return
 	}
 	if j.HasEnded() {

@@ -68,7 +68,7 @@ func (en nodeEntries) orderMaintenance(e *droverv1.Entry, n *Node, w Maintenance
 		return fault.New(fault.Invalid, "maintenance from %s to %s: it lasts at most %s, ends in the future, and begins at most %s from now",
 			formatTime(w.From), formatTime(w.To), MaxMaintenanceTime, MaxMaintenanceAhead)
 	case len(n.Maintenance) >= MaxMaintenance:
-		return fault.New(fault.Exhausted, "node %s has %d maintenance windows: cancel some", n.Info.GetName(), len(n.Maintenance))
+		return fault.New(fault.Exhausted, "node %s has %d maintenance windows, the limit: cancel some with `drover node maintain -cancel`", n.Info.GetName(), len(n.Maintenance))
 	}
 	for _, o := range n.Maintenance {
 		if o.From < w.To && w.From < o.To {

@@ -62,7 +62,7 @@ func diskOf(n *Node, seen *droverv1.SeenAttempt) int32 {
 func (en decisionEntries) applyUnknownRuns(e *droverv1.Entry, u *droverv1.UnknownRunsFact, r *Result) {
 	n := en.f.Node(u.GetNode())
 	if n == nil || !n.Up || n.Epoch != u.GetEpoch() {
-		r.Err = fault.New(fault.Conflict, "the node is not up in that epoch")
+		r.Err = fault.New(fault.Conflict, "node %d is not up in epoch %d: `drover node list` shows its state", u.GetNode(), u.GetEpoch())
 		return
 	}
 	for i, seen := range u.GetFound() {

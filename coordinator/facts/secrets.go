@@ -272,7 +272,7 @@ func (s Secrets) check(k secretKey, old *Secret, v *SecretVersion, rotated bool)
 	case st.bytes[k.tenant]+v.size() > maxTenantBytes:
 		return fault.New(fault.Exhausted, "the secrets of tenant %q have more than %d KiB together: delete old ones", k.tenant, maxTenantBytes>>10)
 	case st.total+v.size() > maxSecretsBytes:
-		return fault.New(fault.Exhausted, "the secrets of all tenants have more than %d MiB together", maxSecretsBytes>>20)
+		return fault.New(fault.Exhausted, "the secrets of all tenants have more than %d MiB together: delete old versions with `drover secret delete -version`", maxSecretsBytes>>20)
 	default:
 		return nil
 	}

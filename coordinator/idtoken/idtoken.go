@@ -132,7 +132,7 @@ func Looks(text string) bool {
 // believed. Unavailable: the provider did not say by which keys it signs.
 func (v *Verifier) Verify(ctx context.Context, text string) (user string, until time.Time, err error) {
 	if !Looks(text) {
-		return "", until, fault.New(fault.Denied, "this is no ID token")
+		return "", until, fault.New(fault.Denied, "this is no ID token: get one with `drover login`")
 	}
 	verifier, err := v.provider()
 	if err != nil {
@@ -181,11 +181,11 @@ func (v *Verifier) checkClaims(t *oidc.IDToken, claims map[string]any) error {
 	case !now.Before(t.Expiry):
 		return fault.New(fault.Denied, "this ID token has expired: sign in again")
 	case azp != "" && azp != v.cfg.ClientID, azp == "" && len(t.Audience) > 1:
-		return fault.New(fault.Denied, "this ID token was issued to another client")
+		return fault.New(fault.Denied, "this ID token was issued to another client: sign in with the client ID %q", v.cfg.ClientID)
 	}
 	for name, want := range v.cfg.Require {
 		if got, ok := claims[name].(string); !ok || got != want {
-			return fault.New(fault.Denied, "this ID token lacks the claim %s that this cluster requires", name)
+			return fault.New(fault.Denied, "this ID token lacks the claim %s with the value that this cluster requires (-oidc-require): sign in with another account", name)
 		}
 	}
 	return nil
@@ -195,10 +195,10 @@ func (v *Verifier) checkClaims(t *oidc.IDToken, claims map[string]any) error {
 func (v *Verifier) userOf(claims map[string]any) (string, error) {
 	user, _ := claims[v.cfg.Claim].(string)
 	if user == "" || len(user) > maxUser || strings.ContainsFunc(user, func(r rune) bool { return r <= ' ' || r > '~' || r == '/' || r == '*' }) {
-		return "", fault.New(fault.Denied, "this ID token names no user: its claim %q is missing, or no name", v.cfg.Claim)
+		return "", fault.New(fault.Denied, "this ID token names no user: its claim %q (-oidc-claim) is missing, or no name", v.cfg.Claim)
 	}
 	if verified, _ := claims["email_verified"].(bool); v.cfg.Claim == defaultClaim && !verified {
-		return "", fault.New(fault.Denied, "this ID token has an address that its provider did not verify")
+		return "", fault.New(fault.Denied, "this ID token has an e-mail address that its provider did not verify: verify it there, and sign in again")
 	}
 	return user, nil
 }

@@ -62,7 +62,7 @@ func Inspect(dir string) (*Damage, error) {
 		return nil, err
 	}
 	if !Exists(dir) {
-		return nil, fault.New(fault.NotFound, "%s holds no log", dir)
+		return nil, fault.New(fault.NotFound, "%s holds no log: name the data folder of a coordinator with -data", dir)
 	}
 	if err := raftstore.RequireStopped(dir); err != nil {
 		return nil, err
