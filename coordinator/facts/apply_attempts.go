@@ -85,9 +85,9 @@ func (en attemptEntries) applyReport(e *droverv1.Entry, n *Node, seen *droverv1.
 	return ""
 }
 
-// applyLostOutputs makes map tasks pending again whose outputs a reduce task could
-// not fetch. It reports whether there were any. An output of another attempt than the
-// one that counts says nothing: the report was made before the reduce knew of that one.
+// applyLostOutputs makes map tasks pending again whose outputs a reduce task could not fetch. It
+// reports whether there were any. It ignores outputs of attempts that no longer count: the report
+// was made before the reduce task knew of the new output.
 func (en attemptEntries) applyLostOutputs(e *droverv1.Entry, k Key, a *Attempt, outputs []*droverv1.MapOutput) bool {
 	j := en.f.jobs[k.Job]
 	m := j.MapStage()

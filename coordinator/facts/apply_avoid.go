@@ -41,9 +41,9 @@ func (j *Job) AvoidedNodes() []int32 {
 	return slices.Compact(ids)
 }
 
-// recordNodeFailure records that an attempt failed on its node, by whose fault
-// ever. The job came from writableJob. O(records), and O(nodes) if it avoids the
-// node from now on.
+// recordNodeFailure records that an attempt failed on its node, whether the task or the node was at
+// fault. The job came from writableJob. O(records), and O(nodes) if the job avoids the node from
+// now on.
 func (en attemptEntries) recordNodeFailure(e *droverv1.Entry, j *Job, k Key, a *Attempt) {
 	n := en.f.Node(a.Node)
 	switch c := a.Cause(); {
@@ -121,8 +121,7 @@ func (en attemptEntries) avoidIfDue(e *droverv1.Entry, j *Job, i int) {
 	writerOf(en.f).recordChange(Change{Kind: ChangeJob, Key: Key{Job: j.ID}})
 }
 
-// endAvoidance says that a job does not avoid a node any more, if no other record
-// of it does.
+// endAvoidance records that a job no longer avoids a node, unless another record of it still does.
 func (en nodeEntries) endAvoidance(e *droverv1.Entry, j *Job, node int32, why string) {
 	if slices.Contains(j.AvoidedNodes(), node) {
 		return

@@ -92,9 +92,9 @@ func isTooDeep(parent map[string]string, name string) bool {
 	return false
 }
 
-// CheckTreeDepth returns an error if tenants to be applied move others, which are below them, deeper
-// than a tree may be. It is asked before the entry is proposed alone: what older logs accepted
-// stays. What Apply refuses is left to it. O(tenants times depth).
+// CheckTreeDepth returns an error if applying tenants would move the tenants below them deeper than
+// the tree may be. It is only called before the entry is proposed, since what older logs accepted
+// stays, and leaves to Apply what Apply refuses. O(tenants times depth).
 func (c Checks) CheckTreeDepth(list []*droverv1.Tenant) error {
 	if c.checkTenants(list) != nil {
 		return nil

@@ -44,8 +44,8 @@ func CanRestore(from, to *droverv1.NodeInfo) bool {
 	return true
 }
 
-// dumpFormat returns the version of the dumps that a node writes, 0 for a node that does not say
-// it, whose Drover is of before the versions that do.
+// dumpFormat returns the version of the dumps that a node writes; 0 if its release does not report
+// the version.
 func dumpFormat(i *droverv1.NodeInfo) int {
 	n, _ := strconv.Atoi(i.GetVersions()["dump"])
 	return n

@@ -35,30 +35,29 @@ type restores struct {
 // ClusterEpoch returns the number that each restore raises; 0: the cluster was never restored.
 func (s Restores) ClusterEpoch() uint64 { return s.f.restores.ClusterEpoch }
 
-// AwaitsNodes reports whether nothing was placed since the last restore. Nodes then may
-// have runs of tasks that the restored state takes for pending.
+// AwaitsNodes reports whether nothing was placed since the last restore. Until then nodes may have
+// runs of tasks that are pending in the restored state.
 func (s Restores) AwaitsNodes() bool { return s.f.restores.AwaitsNodes }
 
-// IsOlder reports whether a job was accepted before the last restore: the lost log may have more of
-// it, also its end.
+// IsOlder reports whether a job was accepted before the last restore. The lost log may have had
+// more of it, even its end.
 func (s Restores) IsOlder(job uint64) bool {
 	return s.f.restores.ClusterEpoch > 0 && job <= s.f.restores.LastJob
 }
 
-// FirstRun returns the run with which an attempt that is placed now begins: 1 where the cluster was
-// never restored. The lost log may have placed the same attempt, on a node that is away: its run
-// is a lower one.
+// FirstRun returns the first run of an attempt that is placed now: 1 if the cluster was never
+// restored. The lost log may have placed the same attempt, with a lower run, on a node that is
+// away.
 func (s Restores) FirstRun() int32 { return 1 + s.f.restores.SkippedRuns }
 
 // end notes that something is placed.
 func (s Restores) end() { s.f.restores.AwaitsNodes = false }
 
-// applyRestored notes that the log was restored or repaired. Job numbers that
-// the lost log may have given are left out: a node may still run such a job's
-// tasks, and must not take them for those of a new job. Tokens are revoked. The cluster's
-// epoch is raised, by which nodes know that what is not wanted of them any more may
-// merely be unknown. Numbers of events are left out as those of jobs are: who goes on from an
-// event of the lost log misses none of the new ones.
+// applyRestored records that the log was restored or repaired. It skips job numbers that the lost
+// log may have used: a node may still run tasks of such a job, and must not take them for those of
+// a new job. It revokes tokens. It raises the cluster's epoch, by which nodes know that an attempt
+// that is no longer wanted may merely be unknown. It skips event numbers too, so that a client that
+// continues after an event of the lost log misses no new ones.
 func (en clusterEntries) applyRestored(e *droverv1.Entry, r *droverv1.RestoredFact) {
 	en.f.restores = restores{ClusterEpoch: max(en.f.restores.ClusterEpoch+1, r.GetClusterEpoch()), LastJob: en.f.nextJob, AwaitsNodes: true,
 		SkippedRuns: min(maxFirstRun, en.f.restores.SkippedRuns+max(0, min(r.GetSkipRuns(), maxSkippedRuns)))}

@@ -99,8 +99,8 @@ func (en decisionEntries) addUnknownRun(e *droverv1.Entry, n *Node, seen *drover
 	writerOf(en.f).recordChange(Change{Kind: ChangeLevel, Key: k, Node: n.ID})
 }
 
-// decideUnknownRun applies what an operator decided. A run that never became an attempt can
-// only be killed, which the node is told by the leader.
+// decideUnknownRun applies an operator's decision. A run that never became an attempt can only be
+// killed; the leader tells its node.
 func (en decisionEntries) decideUnknownRun(e *droverv1.Entry, n *Node, key *droverv1.AttemptKey, decision droverv1.UnknownRunDecision) error {
 	k, adopt := KeyOf(key), decision == droverv1.UnknownRunDecision_UNKNOWN_RUN_DECISION_ADOPT
 	a, ev := en.f.Attempt(k), &Event{Task: fmt.Sprintf("%d.%d.%d.%d.%d", k.Job, k.Stage, k.Task, k.Attempt, key.GetRun()), Node: n.Info.GetName()}

@@ -13,8 +13,8 @@ import (
 // because they had more than MaxCounters names.
 const CountersDropped = "job:counters_dropped"
 
-// addCounters adds a task's counters to the job's. Names beyond MaxCounters are
-// left out as a whole, so that every total that is there is right, and counted.
+// addCounters adds a task's counters to the job's. A name beyond MaxCounters is left out
+// altogether, so that every total is complete, and the names left out are counted.
 func (j *Job) addCounters(add map[string]int64) {
 	if len(add) == 0 {
 		return
@@ -42,9 +42,9 @@ func (j *Job) addCounters(add map[string]int64) {
 	j.Counters = sum
 }
 
-// subtractCounters takes off the job's counters what addCounters added of a task whose output is
-// lost: the next attempt counts it again. A name stays at 0: another one in its place would lack
-// what was left out of it.
+// subtractCounters subtracts from the job's counters what addCounters added for a task whose output
+// is lost, because the next attempt counts it again. A name stays, even at 0: another name in its
+// place would lack the counts that were left out.
 func (j *Job) subtractCounters(counted map[string]int64) {
 	if len(counted) == 0 {
 		return

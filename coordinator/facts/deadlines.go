@@ -335,8 +335,8 @@ func recordsViolation(d *droverv1.DecisionFact) bool {
 }
 
 // recordViolation records the first reason for which a scheduler violated the guarantee of a job or
-// a project, and reports whether it did. The event of a project is of its first live job, so that
-// who may read the job sees it.
+// project, and reports whether it did. The event of a project belongs to its first live job, so
+// that readers of that job see it.
 func (d Deadlines) recordViolation(e *droverv1.Entry, n *droverv1.PolicyStateFact) bool {
 	if n.GetKind() != violatedState || e.GetStepRules() < violationRules {
 		return false

@@ -7,8 +7,8 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 )
 
-// Events of jobs and events of the cluster (nodes, tenants, tokens, the scheduler)
-// are kept apart, so that no large job pushes out who drained a node.
+// Events of jobs and events of the cluster (nodes, tenants, tokens, the scheduler) are kept in
+// separate lists, so that a large job does not displace the record of who drained a node.
 const (
 	MaxEvents        = 10_000 // of jobs; older ones are dropped
 	MaxClusterEvents = 10_000

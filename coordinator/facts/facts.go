@@ -10,12 +10,12 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// EntryVersion is the version of every entry type that this program writes.
-// Apply ignores entries of a higher version; a server gives it none, but stops (Newer).
+// EntryVersion is the version of every entry type that this program writes. Apply ignores entries
+// of a higher version. A server never applies one: it stops before (Newer).
 const EntryVersion = 1
 
-// Newer reports whether a newer program wrote an entry, which this one would not understand or
-// misread. What other servers made of it would then not be in these facts, whatever came later.
+// Newer reports whether a newer program wrote an entry, which this program would not understand or
+// would misread. Other servers apply it, so these facts would differ from theirs from then on.
 func Newer(e *droverv1.Entry) bool {
 	return e.GetVersion() > EntryVersion || e.GetStepRules() > lastRules || len(e.ProtoReflect().GetUnknown()) > 0
 }
@@ -185,8 +185,8 @@ func (f *Facts) JobByIdempotencyKey(key string) (id uint64, name string, ok bool
 
 // LatestDeparture returns the latest departure (Unix ns) of a job or its project that keeps the
 // scheduler's guarantee, 0 for none: later guarantees may delay a departure up to then. A live job
-// that its project's guarantee does not include has none. Of an ended job, which leaves no more, it
-// is the deadline, if that was guaranteed; its DepartureAtEnd may be before what was guaranteed.
+// that its project's guarantee does not include has none. For an ended job it is the deadline, if
+// that was guaranteed; its DepartureAtEnd may be before the guaranteed time.
 func (d Deadlines) LatestDeparture(j *Job) int64 {
 	switch {
 	case j.HasEnded() && j.DepartureAtEnd == j.DeadlineNS():

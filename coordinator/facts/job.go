@@ -147,8 +147,7 @@ func (j *Job) ReduceStage() int { return j.stageOf(jobspec.KindReduce) }
 // MapStage returns the index of the job's map stage, or -1.
 func (j *Job) MapStage() int { return j.stageOf(jobspec.KindMap) }
 
-// MapOutput returns the attempt that made a map output, nil unless this is the output of its task
-// that counts.
+// MapOutput returns the attempt that made a map output; nil if another output of its task counts.
 func (j *Job) MapOutput(o *droverv1.MapOutput) *Attempt {
 	m := j.MapStage()
 	if m < 0 || int(o.GetStage()) != m || o.GetTask() < 0 || o.GetTask() >= j.Stages[m].Tasks {
@@ -199,7 +198,7 @@ func (f *Facts) EachActive(j *Job, fn func(Key, *Task, *Attempt)) {
 	})
 }
 
-// eachAttempt passes over sealed blocks unless sealed.
+// eachAttempt calls fn for every attempt in key order. It skips sealed blocks unless sealed is set.
 func (j *Job) eachAttempt(sealed bool, fn func(Key, *Task, *Attempt)) {
 	for s := range j.Stages {
 		for c, ch := range j.Stages[s].chunks {

@@ -133,8 +133,8 @@ func (c Checks) outputConflict(tenant, output string, by uint64) error {
 	return fault.New(fault.Conflict, "output %s is reserved by %s: wait for it or choose another path", output, describeTo(tenant, c.f.jobs[by]))
 }
 
-// JobNameIn returns the name of a job to those of a tenant: its number where it is
-// another tenant's, "" if it is forgotten.
+// JobNameIn returns the name of a job for the members of a tenant: its number if it belongs to
+// another tenant, "" if it is forgotten.
 func (f *Facts) JobNameIn(tenant string, id uint64) string {
 	switch j := f.jobs[id]; {
 	case j == nil:
@@ -151,8 +151,8 @@ func UnknownTenant(name string) error {
 	return fault.New(fault.NotFound, "tenant %q is unknown; `drover tenant list` shows those there are", clip(name, 128))
 }
 
-// describeTo names a job to those of a tenant. Names and numbers of other
-// tenants' jobs are not told.
+// describeTo names a job for the members of a tenant. It does not tell names and numbers of other
+// tenants' jobs.
 func describeTo(tenant string, j *Job) string {
 	if j.Spec.Tenant != tenant {
 		return "a job of another tenant"

@@ -144,10 +144,10 @@ func (n *Network) acceptAll() {
 	}
 }
 
-// dropHandshake makes way for an incoming connection, for which a stranger who opens many and says
-// nothing must leave room: it closes the oldest one that is in its handshake, of the address that
-// has most of these. It returns false if there is none. A coordinator needs some milliseconds for
-// its handshake, and is among the last to be closed.
+// dropHandshake makes room for an incoming connection, so that a stranger who opens many
+// connections and sends nothing cannot block others. It closes the oldest connection in its
+// handshake of the address that has most of these, and returns false if there is none. A
+// coordinator needs some milliseconds for its handshake, and is among the last to be closed.
 func (n *Network) dropHandshake() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -48,7 +48,7 @@ type Options struct {
 	// Writing, if set, is called before each transaction, with its file and whether it will
 	// be acknowledged only when it is synced. For simulations of a loss of power.
 	Writing func(path string, synced bool)
-	// Log is told what a loss of power has cut short; nil for nobody.
+	// Log gets warnings about writes that a loss of power interrupted; nil for none.
 	Log *slog.Logger
 }
 

@@ -19,7 +19,7 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// cure is what an operator can do about damage; it ends every such message.
+// cure is what an operator can do about damage; it ends every message about it.
 const cure = "restore the folder from a backup (drover operator snapshot restore), keep what is whole (drover operator repair), or, beside other coordinators, move it away and start with -join"
 
 // recordSum returns the checksum of a record without its last four bytes.
@@ -111,9 +111,9 @@ func Exists(dir string) bool {
 	return false
 }
 
-// makeFiles makes both files of a new store, each whole before it has its name:
-// a crash leaves no file that looks empty. The log gets its name last, so that a
-// log without the other file is never what a crash left.
+// makeFiles makes both files of a new store. Each is complete before it gets its name, so that a
+// crash leaves no file that looks empty. The log gets its name last, so that a crash never leaves a
+// log without the other file.
 func makeFiles(dir string) error {
 	logPath, stablePath := filepath.Join(dir, LogFile), filepath.Join(dir, StableFile)
 	if _, err := os.Lstat(logPath); !errors.Is(err, fs.ErrNotExist) {

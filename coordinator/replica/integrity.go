@@ -59,12 +59,12 @@ func snapshotName(id string) (term, index uint64) {
 	return term, index
 }
 
-// checkSnapshots reads every snapshot whole before raft uses one, O(bytes). Raft
-// itself skips a snapshot that it cannot read, and believes the index that stands
-// beside one; both would lose acknowledged entries without a word. Snapshots that
-// are damaged are moved aside where the others and the log hold everything; else
-// the error, Corrupt, names the damage and nothing is changed. Unsupported: a newer program
-// wrote one. It returns the last index of the newest whole one, 0 for none.
+// checkSnapshots reads every snapshot completely before raft uses one, O(bytes). Raft itself skips
+// a snapshot that it cannot read, and trusts the index stored beside one; both would lose
+// acknowledged entries silently. Damaged snapshots are moved aside if the others and the log
+// contain everything. Otherwise the error, Corrupt, names the damage and nothing is changed.
+// Unsupported: a newer program wrote one. It returns the last index of the newest undamaged one, 0
+// for none.
 func checkSnapshots(dir string, store *raftstore.Store, log *slog.Logger) (newest uint64, err error) {
 	ids, err := snapshotIDs(dir)
 	if err != nil {

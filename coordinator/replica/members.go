@@ -56,9 +56,9 @@ func (r *Replica) Applied() (index uint64) {
 // begins with.
 func (r *Replica) HasLog() bool { return r.raft.LastIndex() > 1 }
 
-// Admit adds a server that does not vote yet, or changes the address of one. A
-// voter whose log is empty stops voting first: what it voted for is forgotten. It
-// needs the leader. Nothing happens if nothing would change.
+// Admit adds a server without a vote, or changes the address of a server. A voter whose log is
+// empty first loses its vote, because it has lost its earlier votes. Only the leader can do it. If
+// nothing would change, it does nothing.
 func (r *Replica) Admit(p Peer, empty bool) error {
 	servers, _, err := r.Servers()
 	if err != nil {
@@ -124,7 +124,7 @@ func (r *Replica) Transfer(ctx context.Context, p Peer) error {
 	return err
 }
 
-// transferFailed says which server did not take over, and what to do.
+// transferFailed returns an error that says which server did not take over, and what to do.
 func transferFailed(id string, err error) error {
 	to := "the other server"
 	if id != "" {

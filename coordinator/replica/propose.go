@@ -52,10 +52,10 @@ func (r *Replica) ProposeAll(ctx context.Context, list []*droverv1.Entry) (resul
 	return results, err
 }
 
-// enqueueAccepted numbers an accepted job and enqueues it. The number is in the entry, not counted
-// when it is applied: whatever a replay makes of an entry, no other job's number changes. The lock
-// keeps numbers in the order of the log. Nothing is waited for under it, least of all for the facts:
-// submitters would queue up behind it for longer than whatever held the facts.
+// enqueueAccepted numbers an accepted job and enqueues its entry. The number is in the entry and
+// not counted when it is applied, so that whatever a replay makes of one entry, no other job's
+// number changes. The lock keeps numbers in the order of the log. Nothing may wait under it, above
+// all not for the facts: submitters would queue behind it.
 func (r *Replica) enqueueAccepted(e *droverv1.Entry) (pending, error) {
 	r.acceptMu.Lock()
 	defer r.acceptMu.Unlock()
@@ -138,9 +138,9 @@ func wait(ctx context.Context, f raft.ApplyFuture) (facts.Result, error) {
 	}
 }
 
-// LedNoMore reports whether err is of an entry that was proposed while this server had ceased to
-// lead, ceased to, or gave its leadership to another one: who leads next may take the entry, or has
-// it already.
+// LedNoMore reports whether err means that an entry was proposed while this server did not lead,
+// stopped leading, or transferred the leadership. The next leader may accept the entry, or have it
+// already.
 func LedNoMore(err error) bool {
 	for _, e := range []error{raft.ErrNotLeader, raft.ErrLeadershipLost, raft.ErrLeadershipTransferInProgress, raft.ErrRaftShutdown} {
 		if errors.Is(err, e) {

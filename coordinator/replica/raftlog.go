@@ -17,7 +17,7 @@ const quietTime = time.Minute
 // maxQuiet bounds the lines that are remembered.
 const maxQuiet = 256
 
-// changing is what differs between lines that say the same.
+// changing matches the parts in which lines of the same message differ.
 var changing = regexp.MustCompile(`\b(backoff time|time|term|next|last-index|previous-index)=\S+`)
 
 // raftLog passes raft's log lines to slog: the first of those that say the same as a warning, the

@@ -25,9 +25,9 @@ type Damage struct {
 	Lost     uint64 // entries after Last that are known to have been there
 	Aside    string // where the damaged folder is, after Repair
 	Servers  []Peer // of the cluster, as the part that is kept knows them
-	// Alone is the id of the server that goes on without the others of its
-	// cluster, "" for a server that has none: its entries may be older than theirs,
-	// and never come together with them again.
+	// Alone is the id of the server that continues without the others of its cluster; "" for a
+	// server without others. Its entries may be older than theirs, and the two must never meet
+	// again.
 	Alone string
 
 	snapshotID string
@@ -54,9 +54,9 @@ func finishRepair(dir string) error {
 	return err
 }
 
-// Inspect reads the log below dir and says what is damaged and what a repair would keep. It changes
-// nothing, but finishes a repair that was cut short when all was written. No server may run on dir.
-// Conflict: one does. Unsupported: a newer program wrote a snapshot.
+// Inspect reads the log below dir and returns what is damaged and what a repair would keep. It
+// changes nothing, except that it finishes an interrupted repair whose files were all written. No
+// server may run on dir. Conflict: one does. Unsupported: a newer program wrote a snapshot.
 func Inspect(dir string) (*Damage, error) {
 	if err := finishRepair(dir); err != nil {
 		return nil, err
@@ -140,9 +140,8 @@ func (d *Damage) findServers(snaps *raft.FileSnapshotStore, entries []*raft.Log)
 	return nil
 }
 
-// Repair makes a new log of what d keeps in place of the damaged one, which is
-// moved aside. Jobs, ends and decisions in the lost entries are unknown
-// afterwards: the log's next entry is a RestoredFact.
+// Repair makes a new log of what d keeps, and moves the damaged one aside. Jobs, ends and decisions
+// in the lost entries are unknown afterwards: the log's next entry is a RestoredFact.
 func Repair(dir string, d *Damage) error {
 	if d.Kept() == 0 {
 		return fault.New(fault.Corrupt, "nothing of the log in %s can be read: restore it from an archive (drover operator snapshot restore)", dir)

@@ -52,18 +52,18 @@ type Config struct {
 	// leader has added this server, which then waits for the log. nil for a new
 	// cluster of this server.
 	Enter func() ([]Peer, error)
-	// Acknowledged is called if Dir holds a log and there is a network, before this server votes,
-	// with the servers that the log names, this one among them. It asks the others for their
-	// Replica.Acknowledged of this server, and returns the highest answer and who gave it; 0 for
-	// none. It limits the time that it takes. nil asks nobody.
+	// Acknowledged is called before this server votes, if Dir holds a log and there is a network,
+	// with the servers in the log, this one included. It asks the others for their
+	// Replica.Acknowledged of this server, and returns the highest answer and who gave it, 0 for
+	// none. It must limit its time. nil asks nobody.
 	Acknowledged func(servers []Peer) (index uint64, by string)
-	// Election is how long a server of a cluster waits for votes; for its leader it waits half
-	// as long again before it stands for election, or half as long where the leader's process is
-	// gone. 0 = 1 s. All servers have the same.
+	// Election is how long a server of a cluster waits for votes; 0 = 1 s. All servers have the
+	// same. A server stands for election when its leader was silent for one and a half times as
+	// long, or for half as long if the leader's process is gone.
 	Election time.Duration
 	Logger   *slog.Logger
 	Now      func() time.Time
-	// Recorder is given what ends, nil for nobody.
+	// Recorder gets the jobs and attempts that end; nil for none.
 	Recorder Recorder
 
 	// SnapshotEntries is the number of entries between snapshots; 0 = 8192.
@@ -73,17 +73,17 @@ type Config struct {
 	// Writing, if set, is called before each write of log, vote and term, with its file and
 	// whether it will be acknowledged only when it is synced. For simulations of a loss of power.
 	Writing func(path string, synced bool)
-	// Crash, if set, is called for every proposal n: true at Before means that
-	// it is lost, true at After that it was applied but its proposer does not
-	// learn of it. For tests of crashes at every step.
+	// Crash, if set, is called for every proposal n. True at Before means that the proposal is
+	// lost, true at After that it was applied but its proposer does not learn of it. It is for
+	// tests of crashes at every step.
 	Crash func(p Point, n uint64) bool
 	// LogFault, if set, is called before and after each write of entries, vote and term, and each
 	// deletion of entries; an error is the write's. For tests of disks.
 	LogFault func(written bool) error
 }
 
-// Recorder keeps what ended. It stores durably up to which entry it has everything,
-// and a snapshot waits for it, so that the log still has what it misses.
+// Recorder stores the jobs and attempts that end. It stores durably up to which entry it is
+// complete, and a snapshot waits for it, so that the log still has what the recorder lacks.
 type Recorder interface {
 	// Applied returns up to which entry everything is durable.
 	Applied() uint64
@@ -93,7 +93,7 @@ type Recorder interface {
 	WaitForRoom()
 	// Record is called in the order of the log, and must not block.
 	Record([]facts.Ended)
-	// Sync makes durable what was recorded up to index, and that it is everything.
+	// Sync makes the records up to index durable, and marks them as complete.
 	Sync(index uint64) error
 }
 
@@ -243,9 +243,9 @@ func awaitFuture(ctx context.Context, f raft.Future) error {
 // every restart.
 func (r *Replica) Term() uint64 { return r.raft.CurrentTerm() }
 
-// Verify returns nil if this server leads at a time after the call began: what it
-// has applied then is all that was acknowledged before the call. A server that is
-// alone leads always. It costs a message to each other server.
+// Verify returns nil if this server leads at a time after the call began: it has then applied
+// everything that was acknowledged before the call. A server without others always leads. It costs
+// a message to each other server.
 func (r *Replica) Verify(ctx context.Context) error {
 	if r.single {
 		return nil
@@ -320,9 +320,9 @@ func (f fsm) ApplyBatch(logs []*raft.Log) []any {
 	return out
 }
 
-// halt stops the server at what a newer program wrote: without it the facts would no longer be
-// those of the others, and a later version of the program would go on with them. It returns the
-// first error.
+// halt stops the server at an entry of a newer program. If it continued, its facts would differ
+// from those of the others, and a later version of the program would continue with them. It returns
+// the first error.
 func (f fsm) halt(err error) error {
 	if f.r.newer == nil {
 		f.r.newer = err

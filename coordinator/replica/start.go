@@ -75,7 +75,7 @@ func (r *Replica) start(c Config) error {
 	return nil
 }
 
-// rewindRecorder tells a recorder, nil for nobody, where it is ahead of the log.
+// rewindRecorder rewinds a recorder that is ahead of the log; record may be nil.
 func rewindRecorder(record Recorder, stored folder) error {
 	if record == nil {
 		return nil
