@@ -154,9 +154,9 @@ func commands() []*cli.Command {
 	}
 }
 
-// setCommandDefaults gives every command the common error handling, and every group a command
-// help; a group that is called without a command prints its help. The library would give help to
-// every command, and take what is called help or h, such as a job, for it.
+// setCommandDefaults gives every command the common error handling, and every group a command help;
+// a group that is called without a command prints its help. The library would add help to every
+// command, and treat an argument called help or h, for example a job of that name, as that command.
 func setCommandDefaults(c *cli.Command, path ...string) {
 	path = append(slices.Clip(path), c.Name)
 	c.HideHelpCommand = true

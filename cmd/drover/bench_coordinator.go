@@ -121,13 +121,13 @@ func runBenchCoordinator(c *cli.Context) error {
 	return nil
 }
 
-// benchCoordinatorHeader begins with the settings: rows of other settings are other figures for integration/cmd/record.
-// A latency belongs to the rate before it.
+// benchCoordinatorHeader begins with the settings: rows of other settings are other figures for
+// integration/cmd/record. A latency belongs to the rate before it.
 var benchCoordinatorHeader = []string{"servers", "nodes", "tasks", "sync", "pages", "register/s", "reports/s", "nodes at half a core", "placements/s", "per cpu s", "page changes",
 	"receipt p50 ms", "receipt p99 ms", "submissions/s", "p50 ms", "p99 ms", "at a rate/s", "p50 ms", "p99 ms", "rss", "failover ms"}
 
-// syncedTo returns what a submission waits for, the file system of the state: tmpfs is no disk, and refused where the
-// user names it. "no" without waiting.
+// syncedTo returns what a submission waits for, the file system of the state: tmpfs is no disk, and
+// refused where the user names it. "no" without waiting.
 func syncedTo(c *cli.Context) (string, error) {
 	if c.Bool("no-sync") {
 		return "no", nil

@@ -253,7 +253,8 @@ func (r *dayRun) runOne(ctx context.Context) error {
 	return nil
 }
 
-// dayWatches is how often a job is watched again whose connection was lost: a busy machine answers late.
+// dayWatches is how often a job is watched again whose connection was lost: a busy machine answers
+// late.
 const dayWatches = 20
 
 // runToEnd submits a job of one stage, calls changed at its changes, and returns it when it has ended.

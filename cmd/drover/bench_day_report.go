@@ -29,8 +29,8 @@ var dayQuantities = []dayQuantity{
 	{"disk, MiB", func(s *daySample) float64 { return s.DiskMiB }, 64},
 }
 
-// change returns by how much a quantity grew from start to end, and what to say of it: whether it stayed within the allowed
-// growth, a part, or only within the slack.
+// change returns how much a quantity grew from start to end, and a text that says whether it stayed
+// within the allowed growth, or only within the slack.
 func (q dayQuantity) change(start, end, allowed float64) (growth, state string, grows bool) {
 	growth = "-"
 	if start > 0 {

@@ -91,7 +91,7 @@ func (r *dayRun) sample(ctx context.Context) (s daySample, err error) {
 		return s, err
 	}
 	s.Attempts = float64(len(attempts))
-	// What is removed meanwhile is passed over.
+	// Files that are removed meanwhile are skipped.
 	err = filepath.WalkDir(filepath.Join(r.dir, "state"), func(_ string, e os.DirEntry, err error) error {
 		if err != nil {
 			return nil

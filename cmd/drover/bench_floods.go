@@ -226,8 +226,8 @@ func (s *floodedServer) stop() error {
 	return nil
 }
 
-// attackCommand is the process that floods, of lower priority: flooders have machines
-// of their own, and what they compute is no part of what is measured.
+// attackCommand is the process that floods. It has a lower priority, because real flooders have
+// machines of their own, and their processor time is not measured.
 const (
 	attackCommand  = "attack"
 	attackPriority = 10

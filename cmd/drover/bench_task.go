@@ -232,7 +232,7 @@ func (b *taskBench) measure(rounds int) ([]taskRound, error) {
 	return all, nil
 }
 
-// measureIdle measures the machine's CPU use while nothing is asked of it.
+// measureIdle measures the machine's CPU use while it runs no tasks.
 func (b *taskBench) measureIdle() error {
 	before, err := readMachineCPU("/proc")
 	if err != nil {
@@ -346,7 +346,8 @@ func readMachineCPU(proc string) (m machineCPU, err error) {
 	return m, nil
 }
 
-// daemonAt returns which of Drover's daemons a process is, "" if it is none, as a command that waits for its job.
+// daemonAt returns which of Drover's daemons a process is, "" if it is none, as a command that
+// waits for its job.
 func daemonAt(dir string) string {
 	b, err := os.ReadFile(filepath.Join(dir, "cmdline"))
 	if err != nil {
@@ -404,7 +405,8 @@ func rangeText(us []int64) string {
 	return fmt.Sprintf("%s (%s to %s)", medianText(us), microText(slices.Min(us)), microText(slices.Max(us)))
 }
 
-// taskRows returns the rows of the table: medians of the rounds, with the least and the most. A ratio is that of a round.
+// taskRows returns the rows of the table: medians of the rounds, with the least and the most. A
+// ratio is that of a round.
 func taskRows(rounds []taskRound) [][]string {
 	row := func(what string, of func(taskCost) int64) []string {
 		var ctr []int64

@@ -117,11 +117,13 @@ func dialTo(c *cli.Context, addresses string, stale bool) (*client, error) {
 	return cl, err
 }
 
-// followLimit is how long a command that follows something tries to reach a coordinator that has answered it.
+// followLimit is how long a command that follows something tries to reach a coordinator that has
+// answered it.
 const followLimit = 2 * time.Minute
 
 // following returns a context for the calls of a command that follows something: they wait for a
-// coordinator that has answered and is gone. say tells the user of a wait that is not over at once.
+// coordinator that has answered before and is gone. say tells the user of a wait that does not end
+// at once.
 func (c *client) following(ctx context.Context, say func(string)) context.Context {
 	return coordclient.WithPatience(ctx, &coordclient.Patience{
 		Limit: c.patience,
@@ -133,7 +135,8 @@ func (c *client) following(ctx context.Context, say func(string)) context.Contex
 	})
 }
 
-// refused reports whether the coordinator does not trust this client, or the client not the coordinator.
+// refused reports whether the coordinator does not trust this client, or the client not the
+// coordinator.
 func (c *client) refused(ctx context.Context) bool {
 	err := tryHandshake(ctx, c.address(), c.tls)
 	return err != nil && (errors.Is(err, pki.ErrWrongPeer) || isTLSReason(connectionReason(err)))
@@ -263,7 +266,8 @@ func (c *client) classifyError(err error) error {
 	if err == nil {
 		return nil
 	}
-	// A connection that is closed while the call waits for it cancels the call, also for a refusal of this certificate.
+	// A connection that is closed while the call waits for it cancels the call, also for a refusal
+	// of this certificate.
 	closed := errors.Is(err, context.Canceled) || connect.CodeOf(err) == connect.CodeCanceled
 	if closed && c.ctx.Err() != nil {
 		return errInterrupted
@@ -324,8 +328,9 @@ func tryHandshake(ctx context.Context, address string, conf *tls.Config) error {
 	}
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(2 * time.Second))
-	// The server verifies this certificate after the client's side of the handshake. A server that accepts
-	// it is silent until it is asked something: without the request each caller would wait for the deadline.
+	// The server verifies this certificate after the client's side of the handshake. A server that
+	// accepts it is silent until it is asked something: without the request each caller would wait
+	// for the deadline.
 	_, err = io.WriteString(conn, "OPTIONS * HTTP/1.1\r\nHost: "+u.Host+"\r\nConnection: close\r\n\r\n")
 	if err == nil {
 		_, err = conn.Read(make([]byte, 1))

@@ -111,7 +111,8 @@ func validateSettings(role, file string) (*cli.Context, error) {
 	return readSettings(d.command, file, d.checkSettings)
 }
 
-// settingValues returns the value of each setting that a configuration file may have, by its name there.
+// settingValues returns the value of each setting that a configuration file may have, by its name
+// there.
 func settingValues(c *cli.Context) map[string]any {
 	values := map[string]any{}
 	for _, f := range fileFlags(c.Command) {
@@ -254,8 +255,8 @@ func installConfig(role, out string, text []byte) error {
 	return os.Rename(part, out)
 }
 
-// makeFolder creates a folder where there is none, with a mode that no umask narrows: daemons run as other users than
-// the one that installs them. Those above it have 0755.
+// makeFolder creates a folder where there is none, with a mode that no umask narrows: daemons run
+// as other users than the one that installs them. Those above it have 0755.
 func makeFolder(path string, mode os.FileMode) error {
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -350,8 +351,8 @@ func ask(in *bufio.Reader, out io.Writer, q question) (string, error) {
 	return "", usageErrorf("-%s is needed", q.flag)
 }
 
-// writeConfig writes every setting of a daemon with what it is for: as it is where
-// value gives one, else as a comment with its default.
+// writeConfig writes every setting of a daemon with its description: with its value if value
+// returns one, otherwise as a comment with its default.
 func writeConfig(w io.Writer, daemon *cli.Command, value func(cli.Flag) any) {
 	fmt.Fprintf(w, "# Configuration of drover %s. A line that begins with # and a setting shows its default.\n", daemon.Name)
 	fmt.Fprintf(w, "# Check it: drover config validate %s FILE. What each setting means: drover-%s(1) and docs/how-to/operating.md.\n", daemon.Name, daemon.Name)
@@ -389,7 +390,7 @@ func defaultOf(f cli.Flag) any {
 	}
 }
 
-// hclValue is a value as it stands in a file.
+// hclValue returns a value as HCL text.
 func hclValue(v any) string {
 	switch v := v.(type) {
 	case bool, int, float64:

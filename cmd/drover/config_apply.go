@@ -162,7 +162,8 @@ func installBundle(folder, role string, files map[string][]byte) error {
 	return installConfig(role, filepath.Join(folder, role+".hcl"), files[role+".hcl"])
 }
 
-// newerCRL reports whether a revocation list is newer than that of a file, which may be of another authority or absent.
+// newerCRL reports whether a revocation list is newer than that of a file, which may be of another
+// authority or absent.
 func newerCRL(f pki.Files, kind pki.Kind, file string, crl []byte) (bool, error) {
 	if crl == nil {
 		return false, nil
@@ -173,7 +174,7 @@ func newerCRL(f pki.Files, kind pki.Kind, file string, crl []byte) (bool, error)
 	}
 	if have, err := os.ReadFile(file); err == nil {
 		_, err = m.SetCRL(have)
-		_ = err // what is no list of this authority is replaced
+		_ = err // a file that is no list of this authority is replaced
 	}
 	newer, err := m.SetCRL(crl)
 	if err != nil {
@@ -231,7 +232,8 @@ func makeTLSFolder(path string) error {
 	return os.Chown(path, 0, group)
 }
 
-// packageGroup returns the group as which coordinators run where the package made one and root installs, -1 elsewhere.
+// packageGroup returns the group as which coordinators run where the package made one and root
+// installs, -1 elsewhere.
 func packageGroup() (int, error) {
 	g, err := user.LookupGroup("drover")
 	if err != nil || os.Geteuid() != 0 {
@@ -244,8 +246,9 @@ func packageGroup() (int, error) {
 	return n, nil
 }
 
-// writeOwned writes a configuration or a certificate, which everybody can read whatever the umask is, or a key that its
-// daemon alone can read: a coordinator runs as the user drover where the package made one.
+// writeOwned writes a configuration or certificate, readable by everybody whatever the umask, or a
+// key that only its daemon can read: a coordinator runs as the user drover if the package created
+// that user.
 func writeOwned(path, role string, body []byte) error {
 	mode, group := os.FileMode(0o644), -1
 	if strings.Contains(filepath.Base(path), ".key") {

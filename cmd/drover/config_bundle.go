@@ -20,7 +20,8 @@ import (
 )
 
 // A bundle is a tar archive with what one machine needs to be a coordinator or a node: the
-// configuration file, ca.pem, the machine's own certificate and key, and ca.crl where the authority has revoked any.
+// configuration file, ca.pem, the machine's own certificate and key, and ca.crl where the authority
+// has revoked any.
 const (
 	bundleSuffix  = ".bundle"
 	bundleCRL     = "ca.crl"
@@ -132,7 +133,7 @@ func createMissingCertificates(c *cli.Context) error {
 	for _, o := range c.StringSlice("operator") {
 		name, ok := strings.CutPrefix(o, "user/")
 		if !ok || name == "" || fileExists(filepath.Join(dir, name+".pem")) {
-			continue // what is wrong with a name, the configuration's check has said
+			continue // problems of a name are reported by the check of the configuration
 		}
 		if err := pki.IssueCert(dir, pki.CertRequest{Kind: pki.KindUser, Name: name, Lifetime: c.Duration("life")}, time.Now()); err != nil {
 			return err
@@ -190,8 +191,8 @@ func writeBundle(c *cli.Context, role string, m bundleMachine) error {
 	return os.Rename(out+".new", out)
 }
 
-// bundleConfig is the configuration of a machine: what the flags set, its name, its address, and where
-// its certificates will be.
+// bundleConfig returns the configuration of a machine: the settings of the flags, its name, its
+// address, and where its certificates will be.
 func bundleConfig(c *cli.Context, role string, m bundleMachine) ([]byte, error) {
 	d, err := daemonOf(role)
 	if err != nil {

@@ -128,8 +128,8 @@ func runCoordinator(c *cli.Context) error {
 		service.ready("coordinator on " + at)
 	}
 	if cfg.PeerListener != nil {
-		// Prepared is ready for systemd: there may be no leader until the others are started, and they may be started
-		// when systemctl has returned for this one.
+		// Prepared is ready for systemd: there may be no leader until the others are started, and
+		// they may be started when systemctl has returned for this one.
 		service.notified(systemd.Ready("waits for the other coordinators"))
 	}
 	setGCPercent(coordinatorGCPercent)
@@ -178,7 +178,8 @@ func openPeers(c *cli.Context, certs *pki.Member, cfg *coordinator.Config) (err 
 	return err
 }
 
-// peerAddress returns where the other coordinators reach this one, whose port for them is bound to an address.
+// peerAddress returns where the other coordinators reach this one, whose port for them is bound to
+// an address.
 func peerAddress(c *cli.Context, bound string) string {
 	if at := c.String("peer-address"); at != "" {
 		return at

@@ -147,9 +147,9 @@ func checkConfiguration(file string) (role string, settings *cli.Context, result
 	return role, settings, result
 }
 
-// readSettingsOfAnyRole reads a file as the daemon that its name says, else as the one that would
-// start with it, or of which it has settings. It returns settings that could be read also where some are
-// wrong. What is wrong with certificates is the checks' to say.
+// readSettingsOfAnyRole reads a settings file for the daemon that its name says, otherwise for the
+// daemon that would start with it, or of which it has settings. It returns the valid settings even
+// if others are wrong. It does not report problems of certificates, which have checks of their own.
 func readSettingsOfAnyRole(file string) (role string, settings *cli.Context, err error) {
 	roles := []string{"node", "coordinator"}
 	if strings.Contains(filepath.Base(file), "coordinator") {
@@ -270,8 +270,8 @@ const (
 	leftoversLimit = 10 * time.Second
 )
 
-// checkLeftovers looks for remains of containers that containerd no longer lists. A node
-// daemon removes them within a minute, so what stays is what it cannot remove.
+// checkLeftovers looks for leftovers of containers that containerd no longer lists. A node daemon
+// removes them within a minute, so it cannot remove those that stay.
 func checkLeftovers(ctx context.Context, socket string) checkResult {
 	const name = "leftovers"
 	d, err := containerd.New(containerd.Config{Address: socket})

@@ -169,7 +169,7 @@ func lacking(controllers string) []string {
 	return lack
 }
 
-// existingFolder is dir or its nearest parent that is there.
+// existingFolder returns dir or its nearest existing parent.
 func existingFolder(dir string) string {
 	for {
 		if _, err := os.Stat(dir); err == nil || dir == "/" || dir == "." {
@@ -179,7 +179,7 @@ func existingFolder(dir string) string {
 	}
 }
 
-// checkSpace looks at what is free behind a folder.
+// checkSpace checks the free space of a folder's disk.
 func checkSpace(dir string) checkResult {
 	dir = existingFolder(dir)
 	var fs unix.Statfs_t

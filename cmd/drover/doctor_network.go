@@ -33,8 +33,8 @@ const (
 	expiryNotice = 30 * 24 * time.Hour // before the end of a certificate
 )
 
-// checkCertificates looks at the files of a daemon as it does, and at what is left
-// of their time.
+// checkCertificates checks the certificate files of a daemon as the daemon does, and how long they
+// are still valid.
 func checkCertificates(f pki.Files, kind pki.Kind, name string, now time.Time) checkResult {
 	if f.Cert == "" && f.CA == "" && f.Key == "" {
 		return checkResult{"certificates", statusDegraded, "none: only this machine can reach the " + string(kind), certificateCure(f, kind, name)}
@@ -57,8 +57,8 @@ func checkCertificates(f pki.Files, kind pki.Kind, name string, now time.Time) c
 	return checkResult{"certificates", statusOK, pair.Leaf.Subject.CommonName + ", until " + until, ""}
 }
 
-// certificateCure says how somebody makes the files of a daemon, and where they go: where the settings name them, or
-// where `drover config init` finds them.
+// certificateCure returns how to make the files of a daemon, and where to put them: where the
+// settings name them, otherwise where `drover config init` finds them.
 func certificateCure(f pki.Files, kind pki.Kind, name string) string {
 	folder := filepath.Join(configFolder, "tls")
 	cure := fmt.Sprintf("%s as %s, with its key as %s and the authority's certificate as %s", pki.RenewalText(kind, name),

@@ -73,7 +73,8 @@ func listeningPorts(process string) []int {
 			continue // without IPv6 there is no tcp6
 		}
 		for line := range strings.Lines(string(b)) {
-			// sl, address:port, remote, state, queues, timer, retransmits, user, timeout, number of the socket
+			// sl, address:port, remote, state, queues, timer, retransmits, user, timeout, number of
+			// the socket
 			f := strings.Fields(line)
 			if len(f) < 10 || f[3] != listening || !own[f[9]] {
 				continue

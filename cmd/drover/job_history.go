@@ -67,7 +67,8 @@ func pastSpan(c *cli.Context, days *time.Location) (since, until int64, err erro
 	return since, until, nil
 }
 
-// sayNothingFound says that a table of the past is empty, and which of its flags may be why. Programs see it themselves.
+// sayNothingFound says that a table of the past is empty, and which of its flags may be why.
+// Programs see it themselves.
 func sayNothingFound(c *cli.Context, text string) {
 	if c.Bool("json") || c.Bool("csv") {
 		return

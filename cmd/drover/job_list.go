@@ -40,11 +40,13 @@ func parseJobState(word string, allowed []string) (droverv1.JobState, error) {
 	return 0, usageErrorf("-state %s: want one of %s", word, strings.Join(allowed, ", "))
 }
 
-// messageWidth is the most letters of a message in a list: the status of the one job or task, -json and -csv have the whole.
+// messageWidth is the most letters of a message in a list: the status of the one job or task, -json
+// and -csv have the whole.
 const messageWidth = 80
 
-// shortened returns a text of at most so many letters, with an ellipsis where some are left out. It leaves out whole words,
-// since a part of a number would look like another one, unless a word is longer than a quarter of the text.
+// shortened returns a text of at most so many letters, with an ellipsis where some are left out. It
+// leaves out whole words, since a part of a number would look like another one, unless a word is
+// longer than a quarter of the text.
 func shortened(text string, most int) string {
 	letters := []rune(text)
 	if len(letters) <= most {
@@ -57,7 +59,8 @@ func shortened(text string, most int) string {
 	return kept + "…"
 }
 
-// moreText says how to see the rest of a list that its limit cut, or how flags narrow it if no limit is that large.
+// moreText says how to see the rest of a list that its limit cut, or how flags narrow it if no
+// limit is that large.
 func moreText(more int, noun string, shown int, narrowing string) string {
 	if shown+more > coordinator.MaxListed {
 		return fmt.Sprintf("%s more; -limit 0 shows %d, the most; %s leave others out", countText(more, noun), coordinator.MaxListed, narrowing)

@@ -89,8 +89,8 @@ func jobLogsCommand() *cli.Command {
 	}
 }
 
-// goneText says that n attempts of a job, of which one is named, have no logs on their nodes. A node no longer knows of an
-// attempt that wrote nothing.
+// goneText says that n attempts of a job, of which it names one, have no logs on their nodes. A
+// node does not remember attempts that wrote nothing.
 func goneText(job, first string, n int) string {
 	more := fmt.Sprintf("`drover task logs %s %s` says more", job, first)
 	if n == 1 {

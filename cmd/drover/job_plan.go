@@ -77,7 +77,8 @@ type submission struct {
 	require float64 // the probability of -require-quote
 }
 
-// readSubmission reads the job file of the argument, with what the flags override in it, and finds the files that it names.
+// readSubmission reads the job file of the argument, with what the flags override in it, and finds
+// the files that it names.
 func readSubmission(c *cli.Context) (f submission, err error) {
 	a, err := positionalArgs(c, 1, 1, "FILE")
 	if err != nil {

@@ -137,14 +137,15 @@ func guaranteeText(q *droverv1.Quote) string {
 	}
 }
 
-// showFirstFailure says how an attempt of a live job has failed: its other attempts may take long, and fail in the same way.
-// It reports whether it has looked for one, which is once: that lists the tasks.
+// showFirstFailure says how an attempt of a live job has failed: its other attempts may take long,
+// and fail in the same way. It reports whether it has looked for one, which is once: that lists the
+// tasks.
 func showFirstFailure(c *cli.Context, cl *client, view *jobView, r *droverv1.GetJobResponse) bool {
 	if !slices.ContainsFunc(r.Stages, func(s *droverv1.StageSummary) bool { return s.FailedAttempts > 0 }) {
 		return false
 	}
 	a, err := lastFailure(c, cl, r)
-	if err != nil { // a lost connection: following the job goes on, or ends with it
+	if err != nil { // a lost connection: the command continues to follow the job, or ends
 		return false
 	}
 	if a != nil {

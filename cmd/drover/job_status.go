@@ -81,8 +81,8 @@ func expectedStartText(ms int64) string {
 // searchedForFailure bounds the tasks among which the last failure of a live job is searched.
 const searchedForFailure = 20_000
 
-// lastFailure returns the attempt of a live job that failed last, nil if there is none or the job has too many tasks. What an
-// ended job failed of is part of its status.
+// lastFailure returns the attempt of a live job that failed last, nil if there is none or the job
+// has too many tasks. The status of an ended job contains its failure.
 func lastFailure(c *cli.Context, cl *client, r *droverv1.GetJobResponse) (last *namedAttempt, err error) {
 	if r.Job.EndedMs > 0 || r.Job.Tasks > searchedForFailure {
 		return nil, nil

@@ -229,9 +229,10 @@ func localityText(s *droverv1.StageSummary) string {
 	return strings.Join(parts, ", ")
 }
 
-// printPeaks compares the peak memory of tasks with their demand. It advises a smaller one only for a stage
-// that is done: what failed at once says nothing of what the work needs. Plain processes have no limit, and so a peak
-// above the demand: with a limit such a task is killed.
+// printPeaks compares the peak memory of tasks with their demand. It advises a smaller demand only
+// for a stage that is done, because the peak of a task that failed at once says nothing about the
+// work. Plain processes have no limit, so their peak may exceed the demand: with a limit such a
+// task is killed.
 func printPeaks(w io.Writer, r *droverv1.GetJobResponse, lines map[string]int, file string) {
 	for _, s := range r.Stages {
 		if s.PeakMemory == 0 || s.Demand == nil || s.Demand.Memory == 0 {

@@ -96,8 +96,8 @@ func showProblems(c *cli.Context, name string, src []byte, err error) error {
 // firstBlock finds what the first block of a file in HCL is.
 var firstBlock = regexp.MustCompile(`(?m)^[ \t]*(job|tenant)[ \t]+[^=\n]*\{`)
 
-// wrongFile returns an error if the file begins with another block than that which its reader
-// wants: the messages about what stands in it would be of no help.
+// wrongFile returns an error if the file begins with another block than its reader wants: messages
+// about its content would not help.
 func wrongFile(want, name string, src []byte) error {
 	m := firstBlock.FindSubmatch(src)
 	if m == nil || string(m[1]) == want {

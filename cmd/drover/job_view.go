@@ -68,8 +68,8 @@ func (v *jobView) printChanges(r *droverv1.GetJobResponse) {
 	fmt.Fprintln(v.w, line)
 }
 
-// everyChange is up to how many tasks of a job each change gets a line. A larger one gets about so many lines, for the
-// sake of the mail of cron and the log of a build.
+// everyChange is up to how many tasks of a job each change gets a line. A larger one gets about so
+// many lines, for the sake of the mail of cron and the log of a build.
 const everyChange = 100
 
 func abs(n int32) int32 { return max(n, -n) }

@@ -57,8 +57,8 @@ func jobWhyCommand() *cli.Command {
 	}
 }
 
-// printSuspended names the stages with suspended tasks, which wait for their user or for the scheduler. It reports whether
-// there are any.
+// printSuspended names the stages with suspended tasks, which wait for their user or for the
+// scheduler. It reports whether there are any.
 func printSuspended(w io.Writer, job string, stages []*droverv1.StageSummary) (found bool) {
 	for _, s := range stages {
 		if n := s.GetSuspended(); n > 0 {

@@ -77,9 +77,9 @@ func oidcHTTP(ca string) (*http.Client, error) {
 	return &http.Client{Transport: t, Timeout: time.Minute}, nil
 }
 
-// trustingFile asks servers that have a certificate of the authorities in a file. It looks for another
-// content before each request, of which there are few; while there is no good one, the last one counts,
-// as with the daemon's own certificates.
+// trustingFile calls servers that have a certificate of the authorities in a file. It checks
+// whether the file changed before each request, of which there are few. While the content is
+// invalid, the last valid one counts, as with the daemon's own certificates.
 type trustingFile struct {
 	file string
 
@@ -98,7 +98,7 @@ func (t *trustingFile) RoundTrip(r *http.Request) (*http.Response, error) {
 	return next.RoundTrip(r)
 }
 
-// reload reads the file. The caller holds mu, or nobody else has t.
+// reload reads the file. The caller holds mu, or is the only user of t.
 func (t *trustingFile) reload() error {
 	b, err := os.ReadFile(t.file)
 	if err != nil {

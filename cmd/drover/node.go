@@ -92,8 +92,8 @@ func runNode(c *cli.Context) error {
 	return service.run(func(ctx context.Context) error { return node.Run(ctx, cfg) }, func(*cli.Context) {})
 }
 
-// nodeConfig puts the real parts of the daemon together. What can be wrong with
-// state, ports and certificates is found before anything is changed.
+// nodeConfig assembles the real parts of the daemon. It finds problems with state, ports and
+// certificates before it changes anything.
 func nodeConfig(c *cli.Context, service *daemon) (node.Config, error) {
 	none := node.Config{}
 	data, err := filepath.Abs(c.String("data"))
@@ -157,7 +157,8 @@ func nodeConfig(c *cli.Context, service *daemon) (node.Config, error) {
 	return cfg, nil
 }
 
-// limitImages limits tasks on the disk where the engine has their images, which may be another than that of -data.
+// limitImages limits tasks on the disk where the engine has their images, which may be another than
+// that of -data.
 func limitImages(ctx context.Context, engine *containerd.Driver, e *node.CgroupEnforcer) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -205,8 +206,8 @@ func setNodeCoordinator(c *cli.Context, certs *pki.Member, cfg *node.Config) err
 	return nil
 }
 
-// checkTrusts is checkTrust for all coordinators. It fails where none is left with which the node can work or that may
-// still answer; of the others it warns.
+// checkTrusts is checkTrust for all coordinators. It fails where none is left with which the node
+// can work or that may still answer; of the others it warns.
 func checkTrusts(ctx context.Context, addresses []string, conf *tls.Config, log *slog.Logger) error {
 	var refused []error
 	for _, address := range addresses {
@@ -306,8 +307,9 @@ func setNodeServer(c *cli.Context, certs *pki.Member, cfg *node.Config) (err err
 	return nil
 }
 
-// advertisedAddress returns the host:port under which others reach the node's server, which is bound to an address: its
-// host is that of -node-address or else of -listen, as it was named, for its own name may be a loopback address here.
+// advertisedAddress returns the host:port under which others reach the node's server, which is
+// bound to an address: its host is that of -node-address or else of -listen, as it was named, for
+// its own name may be a loopback address here.
 func advertisedAddress(c *cli.Context, bound net.Addr) (string, error) {
 	_, port, err := net.SplitHostPort(bound.String())
 	if err != nil {

@@ -98,8 +98,8 @@ type cleanableEngine interface {
 	ReleaseImports(context.Context) error
 }
 
-// cleanEngine removes every container and image of Drover. What cannot be removed
-// is named at the end; the rest goes.
+// cleanEngine removes every container and image of Drover. At the end it names those that could not
+// be removed.
 func cleanEngine(ctx context.Context, d cleanableEngine, w io.Writer) error {
 	all, err := d.List(ctx)
 	if err != nil {

@@ -150,8 +150,8 @@ func printNode(c *cli.Context, n *droverv1.NodeStatus) {
 	}
 }
 
-// isDrained reports whether an operator or a maintenance window drains a node. One that is quarantined has
-// NodeStatus.draining too.
+// isDrained reports whether an operator or a maintenance window drains a node. One that is
+// quarantined has NodeStatus.draining too.
 func isDrained(n *droverv1.NodeStatus) bool { return n.Draining && n.RetryAtMs == 0 }
 
 func sizeOrEmpty(n int64) string {
@@ -269,7 +269,8 @@ func undrainedText(n *droverv1.NodeStatus) string {
 // drainPoll is the time between two looks at a node that is drained.
 const drainPoll = time.Second
 
-// waitEmpty waits until nothing runs on a node that is drained. It ends too if somebody makes the node schedulable again.
+// waitEmpty waits until nothing runs on a drained node. It also ends if the node becomes
+// schedulable again.
 func waitEmpty(c *cli.Context, cl *client, name string) error {
 	c.Context = cl.following(c.Context, sayTo(c.App.ErrWriter))
 	for left := int32(-1); ; {

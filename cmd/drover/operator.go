@@ -81,8 +81,8 @@ func archiveExists(path string) error {
 	return fault.New(fault.Exists, "%s exists already: name another file", path)
 }
 
-// saveSnapshot receives an archive in a file of its own beside path, which another command may be writing too, and gives it the name once
-// it is checked.
+// saveSnapshot receives an archive in a file of its own beside path, which another command may be
+// writing too, and gives it the name once it is checked.
 func saveSnapshot(c *cli.Context, cl *client, path string) (*backup.Manifest, error) {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".part-*") // mode 0600
 	if err != nil {
@@ -99,8 +99,8 @@ func saveSnapshot(c *cli.Context, cl *client, path string) (*backup.Manifest, er
 	return m, errors.Join(err, removeIfPresent(part))
 }
 
-// nameArchive gives an archive its name, and replaces no file, also none that came to be since the command began. The former
-// name is left, where the file system has links.
+// nameArchive gives an archive its name, and replaces no file, also none that came to be since the
+// command began. The former name is left, where the file system has links.
 func nameArchive(part, path string) error {
 	err := os.Link(part, path)
 	if err == nil {
@@ -262,7 +262,8 @@ func folderOwner(dir string) (owner, error) {
 	return owner{true, int(sys.Uid), int(sys.Gid)}, nil
 }
 
-// defaultOwner returns the user that the package made for the coordinator, if the folder is that of a file of settings.
+// defaultOwner returns the user that the package made for the coordinator, if the folder is that of
+// a file of settings.
 func defaultOwner(c *cli.Context) (owner, error) {
 	u, err := user.Lookup("drover")
 	if err != nil || c.String(configFlag) == "" {
@@ -273,8 +274,8 @@ func defaultOwner(c *cli.Context) (owner, error) {
 	return owner{true, uid, gid}, errors.Join(err, err2)
 }
 
-// chownTree changes the owner of what root made to the user as whom the coordinator runs. systemd does so only below a
-// folder that is not that user's already.
+// chownTree gives the files that root created to the user as whom the coordinator runs. systemd
+// does so only for a folder that does not belong to that user already.
 func chownTree(dir string, o owner) error {
 	if !o.known || os.Geteuid() != 0 {
 		return nil
@@ -347,8 +348,8 @@ func runRepair(c *cli.Context) error {
 	return nil
 }
 
-// printDamagedLines names what is damaged in the files of JSON lines, and which of them cannot be read. No job depends on
-// them, so it changes nothing and is no error.
+// printDamagedLines names the damaged lines of the JSON files, and the files that cannot be read.
+// No job depends on them, so it changes nothing and is no error.
 func printDamagedLines(c *cli.Context) {
 	damaged, err := audit.Check(filepath.Join(c.String("data"), "audit.jsonl"))
 	files, ferr := history.Files(filepath.Join(c.String("data"), "history"))

@@ -136,7 +136,8 @@ func (a *debugArchive) gather() error {
 	}})
 }
 
-// coordinators lists the coordinators: each of several is asked itself, as the one that has the trouble may be a follower.
+// coordinators lists the coordinators: each of several is asked itself, as the one that has the
+// trouble may be a follower.
 func (a *debugArchive) coordinators() (out []debugDaemon) {
 	res, err := a.cl.listServers(a.c.Context)
 	if err != nil {

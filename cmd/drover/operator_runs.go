@@ -12,7 +12,7 @@ import (
 	"github.com/drover-run/drover/node/store"
 )
 
-// runsCommand is about unknown runs: what nodes have from before a restore.
+// runsCommand is about unknown runs: runs on nodes from before a restore.
 func runsCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "runs",

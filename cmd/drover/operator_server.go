@@ -62,7 +62,7 @@ func lastApplied(servers []*droverv1.Server) (last uint64) {
 	return last
 }
 
-// What is no longer the usual delay between a leader and the others.
+// Delays between a leader and the others that are no longer usual.
 const (
 	farBehind   = 1000 // entries
 	longSilence = 10 * time.Second
@@ -192,7 +192,7 @@ func serverRemoveCommand() *cli.Command {
 				return err
 			}
 			known, err := cl.listServers(c.Context)
-			if err != nil && !errors.Is(err, fault.Denied) { // who may not list may not remove either, and is told that below
+			if err != nil && !errors.Is(err, fault.Denied) { // a caller who may not list may not remove either, and is told so below
 				return err
 			}
 			if err == nil && !slices.ContainsFunc(known.Servers, func(s *droverv1.Server) bool { return s.Id == args[0] }) {

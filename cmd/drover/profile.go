@@ -11,7 +11,8 @@ import (
 // profileFlag is the flag of commands with a profiled action.
 var profileFlag = &cli.StringFlag{Name: "profile", Usage: "write a CPU profile to this `FILE` (go tool pprof)"}
 
-// profiled returns an action that writes a CPU profile of its time to the file of profileFlag, if there is one.
+// profiled returns an action that writes a CPU profile of its time to the file of profileFlag, if
+// there is one.
 func profiled(action cli.ActionFunc) cli.ActionFunc {
 	return func(c *cli.Context) error {
 		file := c.String(profileFlag.Name)

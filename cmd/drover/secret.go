@@ -69,8 +69,8 @@ func secretPutCommand() *cli.Command {
 	}
 }
 
-// readSecretValue reads a value from -file or standard input. What is typed at a
-// terminal is not shown.
+// readSecretValue reads a value from -file or standard input. It does not show what is typed at a
+// terminal.
 func readSecretValue(c *cli.Context) ([]byte, error) {
 	in := c.App.Reader
 	if path := c.String("file"); path != "" {
@@ -110,12 +110,12 @@ func makeDevKey(dir string) error {
 	return err
 }
 
-// noCoreDumps keeps secrets in the memory of a daemon, and of what it starts, from the
-// disk, should it crash. Lowering a limit needs no right.
+// noCoreDumps keeps secrets in the memory of a daemon, and of its child processes, off the disk if
+// it crashes. Lowering a limit needs no right.
 func noCoreDumps() { _ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}) }
 
-// hideInput keeps a terminal from showing what is typed, until show is called. An
-// error: it is no terminal.
+// hideInput stops a terminal from showing what is typed, until show is called. An error means that
+// f is no terminal.
 func hideInput(f *os.File) (show func(), err error) {
 	fd := int(f.Fd())
 	old, err := unix.IoctlGetTermios(fd, unix.TCGETS)

@@ -18,9 +18,8 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-// A daemon's configuration file holds its flags: an attribute for each, with
-// underscores for dashes. What the command line or the environment sets
-// overrides the file.
+// A daemon's configuration file holds its flags: an attribute for each, with underscores for
+// dashes. The command line and the environment override the file.
 
 // configFlag names the file.
 const configFlag = "config"
@@ -62,8 +61,8 @@ func applyConfigFile(c *cli.Context, file string) error {
 	return nil
 }
 
-// applySettings sets those flags of a command beside a daemon that are settings of the daemon too, and are not given,
-// as a file has them: that of -config, or else the usual one, where there is one.
+// applySettings sets those flags of a command that are also settings of a daemon and are not given,
+// as in the daemon's file: that of -config, otherwise the usual one if it exists.
 func applySettings(c *cli.Context, daemon *cli.Command, usual string, flags ...string) error {
 	file := c.String(configFlag)
 	if file == "" {

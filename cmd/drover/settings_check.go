@@ -20,8 +20,8 @@ import (
 	"github.com/drover-run/drover/scheduler/policies"
 )
 
-// checkCoordinator finds what is wrong with a coordinator's settings and certificates. It
-// changes nothing.
+// checkCoordinator returns what is wrong with a coordinator's settings and certificates. It changes
+// nothing.
 func checkCoordinator(c *cli.Context) error {
 	if err := checkCoordinatorSettings(c); err != nil {
 		return err
@@ -35,7 +35,8 @@ func checkCoordinator(c *cli.Context) error {
 	return tlsFiles(c).Check(pki.KindCoordinator, "", time.Now())
 }
 
-// initialPolicy returns the parameters of the policy that -scheduler and -set choose, and an error if there is none such.
+// initialPolicy returns the parameters of the policy that -scheduler and -set choose, and an error
+// if there is none such.
 func initialPolicy(c *cli.Context) (map[string]string, error) {
 	params, err := parseParams(c.StringSlice("set"))
 	if err != nil {
@@ -113,8 +114,8 @@ func checkCoordinatorSettings(c *cli.Context) error {
 	return checkServers(c, servers)
 }
 
-// checkServers finds what is wrong with the list of servers, as the daemon does when its port for the others is bound. A port that is
-// chosen then is not known here.
+// checkServers returns what is wrong with the list of servers, like the daemon after it has bound
+// its port for the others. A port that is chosen then is unknown here.
 func checkServers(c *cli.Context, servers []replica.Peer) error {
 	listen := c.String("peer-listen")
 	if listen == "" || c.String("peer-address") == "" && strings.HasSuffix(listen, ":0") {
@@ -192,7 +193,7 @@ func initialServers(c *cli.Context) ([]replica.Peer, error) {
 	return out, nil
 }
 
-// checkNode finds what is wrong with a node's settings and certificates. It changes nothing.
+// checkNode returns what is wrong with a node's settings and certificates. It changes nothing.
 func checkNode(c *cli.Context) error {
 	if err := checkNodeSettings(c); err != nil {
 		return err
@@ -272,7 +273,8 @@ func checkNodeSettings(c *cli.Context) error {
 	return nil
 }
 
-// nodeVerbs returns the names of the subcommands of `drover node`. Those who forget one start the daemon.
+// nodeVerbs returns the names of the subcommands of `drover node`. Without a subcommand, `drover
+// node` starts the daemon.
 func nodeVerbs() (names []string) {
 	for _, c := range nodeCommand().Subcommands {
 		names = append(names, c.Name)
@@ -288,7 +290,7 @@ func nodeName(c *cli.Context) (string, error) {
 	return os.Hostname()
 }
 
-// checkHostPort refuses what is no host:port.
+// checkHostPort returns an error unless at is host:port.
 func checkHostPort(flag, at string) error {
 	_, port, err := net.SplitHostPort(at)
 	if err == nil {

@@ -70,7 +70,8 @@ type simInput struct {
 // discardLogs removes the attempts of simulations of which the results were not written.
 func (in *simInput) discardLogs() error { return run.DiscardTaskLogs(in.outcomes) }
 
-// parseSimFlags parses the flags of a command with an output folder, and reads the files that they name.
+// parseSimFlags parses the flags of a command with an output folder, and reads the files that they
+// name.
 func parseSimFlags(c *cli.Context) (*simInput, error) {
 	in, err := parseSimFlagsWith(c, nil)
 	if err == nil {

@@ -164,7 +164,7 @@ func mean(v []float64) (sum float64) {
 	return sum
 }
 
-// close writes the file unless the command failed, and removes what is temporary.
+// close writes the file unless the command failed, and removes temporary files.
 func (p *simulationPages) close(title string, failed error) error {
 	if p == nil {
 		return nil

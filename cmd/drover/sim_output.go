@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// checkOutputs refuses, before hours of simulation, a folder of -out or a file of -html that cannot be written. It creates
-// nothing.
+// checkOutputs refuses, before hours of simulation, a folder of -out or a file of -html that cannot
+// be written. It creates nothing.
 func checkOutputs(c *cli.Context) error {
 	if dir := c.String("out"); dir != "" {
 		if err := checkFolder(dir); err != nil {
@@ -27,7 +27,8 @@ func checkOutputs(c *cli.Context) error {
 	return nil
 }
 
-// checkFolder returns an error unless files can be created in dir, which is created with those above it where they do not exist.
+// checkFolder returns an error unless files can be created in dir, which is created with those
+// above it where they do not exist.
 func checkFolder(dir string) error {
 	at := filepath.Clean(dir)
 	st, err := os.Stat(at)

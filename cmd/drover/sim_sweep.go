@@ -181,8 +181,8 @@ func (s *sweep) run(c *cli.Context) error {
 	return cmp.Or(err, ended)
 }
 
-// writeRows returns two errors: that of the points, whose rows are good all the same, and that for
-// which there is no result.
+// writeRows returns two errors: that of the points, whose rows are valid nevertheless, and that of
+// the rows that have no result.
 func (s *sweep) writeRows(c *cli.Context, w io.Writer) (ended, err error) {
 	write, err := s.rowWriter(w, c.Bool("json"))
 	if err != nil {
@@ -219,7 +219,8 @@ func (s *sweep) writeRows(c *cli.Context, w io.Writer) (ended, err error) {
 }
 
 // rowWriter returns a function that writes a row at once, as CSV below a line of names or as a JSON
-// object, in which what varies and the error are text, the rest numbers, and what is unknown is missing.
+// object. In JSON, varied parameters and the error are text, the rest are numbers, and unknown
+// values are left out.
 func (s *sweep) rowWriter(w io.Writer, asJSON bool) (func([]string) error, error) {
 	if !asJSON {
 		out := csv.NewWriter(w)
@@ -258,8 +259,8 @@ func (s *sweep) point(i int) []string {
 	return out
 }
 
-// header names the columns: what varies, the runs, each number with the half width of its 95%
-// interval, and the error of a point that failed.
+// header names the columns: the varied parameters, the runs, each number with the half width of its
+// 95% interval, and the error of a point that failed.
 func (s *sweep) header() []string {
 	var out []string
 	for _, a := range s.axes {

@@ -162,7 +162,8 @@ func printTasks(w io.Writer, tasks []*droverv1.TaskStatus) {
 	printList(w, []string{"task", "state", "attempt", "node", "locality", "progress", "time", "message"}, rows, true, "locality", "progress", "time")
 }
 
-// backoffEndMS returns when a repeated attempt that pauses on its node will start, 0 for any other attempt.
+// backoffEndMS returns when a repeated attempt that pauses on its node will start, 0 for any other
+// attempt.
 func backoffEndMS(a *droverv1.TaskAttempt) int64 {
 	s := a.Seen
 	if s.GetPhase() != droverv1.Phase_PHASE_PREPARING || s.GetStartPauseMs() == 0 || s.GetStep() != "wait" {
@@ -186,7 +187,7 @@ func isFailure(a *droverv1.TaskAttempt) bool {
 	return a.Seen.GetPhase() == droverv1.Phase_PHASE_FAILED && a.Seen.GetCause() != droverv1.Cause_CAUSE_STOPPED
 }
 
-// failureText returns the cause of an attempt's end and what its node says of it.
+// failureText returns the cause of an attempt's end and its node's message about it.
 func failureText(a *droverv1.TaskAttempt) string {
 	parts := slices.DeleteFunc([]string{causeText(a.Seen.GetCause()), a.Seen.GetMessage()}, func(part string) bool { return part == "" })
 	return strings.Join(parts, ": ")
@@ -306,8 +307,8 @@ func taskLogsCommand() *cli.Command {
 	}
 }
 
-// nothingWritten says that a stream of who in a job is empty, and which command shows the other one. Standard output of
-// mappers and reducers is never a log.
+// nothingWritten says that a stream of who in a job is empty, and which command shows the other
+// one. Standard output of mappers and reducers is never a log.
 func nothingWritten(c *cli.Context, cl *client, job, who, command, args string) string {
 	if c.Bool("stderr") {
 		return fmt.Sprintf("%s wrote nothing to standard error; for standard output: drover %s %s", who, command, args)
@@ -362,8 +363,8 @@ func taskExecCommand() *cli.Command {
 // exitInterrupted is the exit code of a command in a task that Ctrl-C ended, as shells have it.
 const exitInterrupted = 128 + int(syscall.SIGINT)
 
-// execInTask runs the command and copies its streams. task names the task in messages. A goroutine reads the input and ends
-// with the process, because the read of a terminal cannot be interrupted.
+// execInTask runs the command and copies its streams. task names the task in messages. A goroutine
+// reads the input and ends with the process, because the read of a terminal cannot be interrupted.
 func execInTask(c *cli.Context, cl *client, key *droverv1.AttemptKey, task string, argv []string) error {
 	st := cl.Exec(c.Context)
 	brokenOff := func(err error) error {

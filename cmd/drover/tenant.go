@@ -114,9 +114,9 @@ func tenantApplyCommand() *cli.Command {
 	}
 }
 
-// lostUIDs returns a warning for each tenant that has a uid and is about to have none: what a file leaves out is
-// not kept, and nodes run no tasks without a uid. It returns none if the tenants as they are cannot be read: what is
-// wrong then is for the application of the file to say.
+// lostUIDs returns a warning for each tenant that has a uid and would lose it: an attribute that a
+// file leaves out is not kept, and nodes run no tasks without a uid. It returns none if the present
+// tenants cannot be read; applying the file then reports the problem.
 func lostUIDs(ctx context.Context, cl *client, tenants []*droverv1.Tenant) (warnings []string) {
 	if !slices.ContainsFunc(tenants, func(t *droverv1.Tenant) bool { return t.GetUid() == 0 }) {
 		return nil

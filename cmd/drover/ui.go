@@ -65,8 +65,8 @@ func checkPageAddress(flag, listen string) error {
 	return nil
 }
 
-// serveUI serves the page on a loopback address, which checkPageAddress has checked, until ctx ends. It calls ready
-// with an address that opens it.
+// serveUI serves the page on a loopback address, which checkPageAddress has checked, until ctx
+// ends. It calls ready with an address that opens it.
 func serveUI(ctx context.Context, listen string, page ui.Config, ready func(address string)) error {
 	l, err := net.Listen("tcp", listen)
 	if err != nil {

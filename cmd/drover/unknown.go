@@ -46,8 +46,8 @@ func unknownCommand(c *cli.Context, name string) string {
 	return fmt.Sprintf("%s has no command %q; it has %s", where, name, strings.Join(names, ", "))
 }
 
-// flagHint replaces the parser's message about an unknown flag by one with the nearest
-// flag's name, and that about a value by one that says what is wanted.
+// flagHint replaces the parser's message about an unknown flag by one that names the nearest flag,
+// and that about a value by one that says which values are valid.
 func flagHint(err error, c *cli.Context) string {
 	text := err.Error()
 	if m := badValue.FindStringSubmatch(text); m != nil && c.Command != nil {
@@ -75,10 +75,12 @@ func flagHint(err error, c *cli.Context) string {
 	return fmt.Sprintf("no flag -%s", name)
 }
 
-// badValue matches the message of package flag about a value: the value in quotes, the flag, and the cause.
+// badValue matches the message of package flag about a value: the value in quotes, the flag, and
+// the cause.
 var badValue = regexp.MustCompile(`(?s)^invalid (?:boolean )?value (".*") for (?:flag )?-(\S+): (.*)$`)
 
-// wantedValue returns what a flag wants that does not take a value for cause: by its type where the cause names none.
+// wantedValue returns what a flag wants that does not take a value for cause: by its type where the
+// cause names none.
 func wantedValue(flags []cli.Flag, name, cause string) string {
 	i := slices.IndexFunc(flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), name) })
 	switch {

@@ -79,7 +79,8 @@ func jobHints(j *jobspec.Job, jobFile string) []string {
 	return append(undeclaredFileHints(j, jobFile), lostOutputHints(j)...)
 }
 
-// lostOutputHints returns a note if the job has no output, and a map or reduce stage whose output is lost therefore.
+// lostOutputHints returns a note if the job has no output, and a map or reduce stage whose output
+// is lost therefore.
 func lostOutputHints(j *jobspec.Job) []string {
 	if j.Output != nil {
 		return nil
