@@ -20,11 +20,12 @@ func Encode(j *Job) ([]byte, error) {
 // MaxBytes limits the canonical JSON of a job.
 const MaxBytes = 512 << 10
 
-// uploadedBytes is how much longer the JSON of a job is, at most, for each of its files that is uploaded:
-// it has the digest and the size then.
+// uploadedBytes is how much longer the JSON of a job is, at most, for each of its files that is
+// uploaded: it has the digest and the size then.
 const uploadedBytes = len(`"digest":"sha256:",`) + 64 + len(`"size":536870912,`)
 
-// CheckSize returns an error if a job has more canonical JSON than a coordinator accepts, also once its files are uploaded.
+// CheckSize returns an error if a job has more canonical JSON than a coordinator accepts, also once
+// its files are uploaded.
 func CheckSize(j *Job) error {
 	b, err := Encode(j)
 	if err != nil {

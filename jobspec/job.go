@@ -34,8 +34,8 @@ type Job struct {
 	OnMiss       OnMiss     `json:"on_miss,omitempty"` // what happens when the deadline can no longer be met
 }
 
-// StagesBefore returns the stages that must be done before stage i, in order: those that it names in After, and before
-// a reduce stage the map stage.
+// StagesBefore returns the stages that must be done before stage i, in order: those that it names
+// in After, and before a reduce stage the map stage.
 func (j *Job) StagesBefore(i int) []int32 {
 	var out []int32
 	s := &j.Stages[i]
@@ -97,13 +97,15 @@ type Stage struct {
 	Combiner       bool     `json:"combiner,omitempty"`
 	CombineCommand []string `json:"combine_command,omitempty"`
 
-	// What of a mapper's line is its key, and which task of the reduce stage gets it. They are set in the reduce stage.
+	// What of a mapper's line is its key, and which task of the reduce stage gets it. They are set
+	// in the reduce stage.
 	KeyFields       int      `json:"key_fields,omitempty"`       // number of the first tab-separated fields that are the key; 0: 1
 	KeyOrder        []string `json:"key_order,omitempty"`        // how each field of the key is compared, one of keyorder.Entries; none: the bytes of the key
 	PartitionFields int      `json:"partition_fields,omitempty"` // number of the key's first fields whose hash chooses the task; 0: all
 	PartitionKeys   []string `json:"partition_keys,omitempty"`   // increasing, in the order of the keys: the smallest key of each task but the first, instead of the hash
-	// PartitionFile is a file on the user's machine with the partition keys, one on each line. The command line
-	// reads it into PartitionKeys (SetPartitionKeys); a coordinator refuses a job in which it is set.
+	// PartitionFile is a file on the user's machine with the partition keys, one on each line. The
+	// command line reads it into PartitionKeys (SetPartitionKeys); a coordinator refuses a job in
+	// which it is set.
 	PartitionFile string `json:"partition_file,omitempty"`
 
 	Resources   Resources         `json:"resources"`
@@ -114,12 +116,12 @@ type Stage struct {
 	Attempts    int               `json:"attempts"`             // attempts of a task before the job fails
 	TimeLimit   Duration          `json:"time_limit,omitempty"` // running time of one attempt; 0: no limit
 	MaxParallel int               `json:"max_parallel,omitempty"`
-	// SlowStart is the part of the map tasks, above 0 and at most 1, after which the tasks of a reduce stage may
-	// start to fetch, once no map task waits or is suspended; 0: 1.
+	// SlowStart is the part of the map tasks, above 0 and at most 1, after which the tasks of a
+	// reduce stage may start to fetch, once no map task waits or is suspended; 0: 1.
 	SlowStart float64 `json:"slow_start,omitempty"`
 	Exclusive bool    `json:"exclusive,omitempty"` // never two running attempts of one task, even during a network partition
-	// ContainersUsedAgain is whether the first attempts of tasks on one node run one after another in one
-	// container; nil: once tasks of the stage have been short on that node.
+	// ContainersUsedAgain is whether the first attempts of tasks on one node run one after another
+	// in one container; nil: once tasks of the stage have been short on that node.
 	ContainersUsedAgain *bool `json:"containers_used_again,omitempty"`
 }
 

@@ -44,7 +44,8 @@ func (v *validator) checkKeys(at string, s *Stage) {
 	}
 }
 
-// checkKeyOrder reports whether there is an entry for each field of a key, or none at all. fields is the path of their number.
+// checkKeyOrder reports whether there is an entry for each field of a key, or none at all. fields
+// is the path of their number.
 func (v *validator) checkKeyOrder(fields []string, at string, s *Stage) bool {
 	for i, e := range s.KeyOrder {
 		if !slices.Contains(keyorder.Entries(), e) {
@@ -66,12 +67,14 @@ func (v *validator) checkKeyOrder(fields []string, at string, s *Stage) bool {
 	return false
 }
 
-// HasKeys reports whether the keys of a reduce stage, or their partitions, are not those of Hadoop's default.
+// HasKeys reports whether the keys of a reduce stage, or their partitions, are not those of
+// Hadoop's default.
 func (s *Stage) HasKeys() bool {
 	return s.KeyFields > 1 || s.HasKeyOrder() || s.PartitionFields > 0 && s.PartitionFields < s.keyFields() || len(s.PartitionKeys) > 0
 }
 
-// HasKeyOrder reports whether the keys of a reduce stage are in another order than that of their bytes.
+// HasKeyOrder reports whether the keys of a reduce stage are in another order than that of their
+// bytes.
 func (s *Stage) HasKeyOrder() bool { return s.order() != nil }
 
 // order returns the order of the keys. Of entries that Validate refuses it is that of their bytes.
@@ -107,7 +110,7 @@ func (v *validator) checkPartitionKeys(others []string, at string, s *Stage) {
 
 const tooLongKeysHint = "shorten them: a partition key need not be one that occurs, and its first letters do"
 
-// checkNumberOfKeys returns what is wrong with the number of partition keys.
+// checkNumberOfKeys returns what is wrong with the number of partition keys, "" if nothing is.
 func (s *Stage) checkNumberOfKeys() (text, hint string) {
 	have, want := len(s.PartitionKeys), s.Tasks-1
 	switch {
@@ -120,7 +123,8 @@ func (s *Stage) checkNumberOfKeys() (text, hint string) {
 	}
 }
 
-// checkPartitionKey returns what is wrong with a partition key that stands behind others.
+// checkPartitionKey returns what is wrong with a partition key that follows the keys before, "" if
+// nothing is.
 func checkPartitionKey(before []string, key string, fields int, order keyorder.Order) (text, hint string) {
 	switch {
 	case key == "" && order.IsText(0):

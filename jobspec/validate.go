@@ -101,8 +101,9 @@ func Validate(j *Job) []Problem {
 	return ValidateRead(j, func(string) bool { return true })
 }
 
-// ValidateRead is Validate of a job of which some fields could not be read. read reports whether one was, by its path; that of
-// the list of stages is "stage". A problem that is in a field that was not, or that depends on one, is left out: it may be none.
+// ValidateRead is Validate for a job of which some fields could not be read. read reports whether
+// the field of a path was read; the path of the list of stages is "stage". It leaves out problems
+// in fields that were not read, and problems that depend on such fields, since they may not exist.
 func ValidateRead(j *Job, read func(path string) bool) []Problem {
 	v := &validator{job: j, read: read, stageIndex: map[string]int{}, kinds: []string{"stage"}, unclear: map[string]bool{}}
 	for i := range j.Stages {
@@ -190,8 +191,8 @@ func (v *validator) checkJobFields() {
 // TemporaryPrefix is how the name of a folder of unfinished output begins.
 const TemporaryPrefix = "_temporary."
 
-// checkNotTemporary refuses a path in a folder of unfinished output: a job could make a folder where another one's task
-// is to write its file.
+// checkNotTemporary refuses a path in a folder of unfinished output: a job could make a folder
+// where another one's task is to write its file.
 func (v *validator) checkNotTemporary(field, path string) {
 	for part := range strings.SplitSeq(path, "/") {
 		if strings.HasPrefix(part, TemporaryPrefix) {
@@ -200,11 +201,12 @@ func (v *validator) checkNotTemporary(field, path string) {
 	}
 }
 
-// maxDuration is the longest duration of a job, ten years: sums of some durations and a time can still be counted.
+// maxDuration is the longest duration of a job, ten years: sums of some durations and a time can
+// still be counted.
 const maxDuration = 10 * 365 * 24 * time.Hour
 
-// checkDuration refuses a duration that is negative, beyond maxDuration, or so short that it would count as none: nodes
-// and coordinators count milliseconds.
+// checkDuration refuses a duration that is negative, beyond maxDuration, or so short that it would
+// count as none: nodes and coordinators count milliseconds.
 func (v *validator) checkDuration(field string, d Duration) {
 	switch {
 	case d < 0:

@@ -183,8 +183,8 @@ func (v *validator) checkFiles(at string, s *Stage) {
 	}
 }
 
-// checkCombinerFiles checks that the files of a combiner, which are those of its reduce stage, can be beside those of the
-// map stage: it runs in the folder of a map task.
+// checkCombinerFiles checks that the files of a combiner, which are those of its reduce stage, can
+// be beside those of the map stage: it runs in the folder of a map task.
 func (v *validator) checkCombinerFiles() {
 	mapper := slices.IndexFunc(v.job.Stages, func(s Stage) bool { return s.Kind == KindMap })
 	if mapper < 0 {

@@ -38,9 +38,9 @@ var misplacedBlocks = map[string]string{
 	"variable": `It belongs beside the job, outside of it: variable "name" { default = "…" }.`,
 }
 
-// cureUnknown completes what HCL says of an attribute or a block that a body does
-// not have, and returns what it means. HCL's own suggestion is not used: it calls any name near that differs in
-// two letters, as "disk" for "task".
+// cureUnknown completes HCL's message about an attribute or block that a body does not have, and
+// returns the name that was probably meant. HCL's own suggestion is not used: it suggests any name
+// that differs in two letters, such as "disk" for "task".
 func cureUnknown(g *hcl.Diagnostic, fields map[string]attrReader, blocks map[string]blockSpec) (m meaning, unknown bool) {
 	isBlock := g.Summary == "Unsupported block type"
 	if !isBlock && g.Summary != "Unsupported argument" {

@@ -17,7 +17,7 @@ type Error struct {
 	src   []byte
 }
 
-// What is shown of a file with many problems or long lines.
+// Limits of what is shown of a file with many problems or long lines.
 const (
 	maxShown      = 20  // problems
 	maxShownLines = 20  // lines of one problem
@@ -80,7 +80,7 @@ func (s *sourceWriter) problem(d *hcl.Diagnostic) {
 	}
 }
 
-// lines writes the lines that have a part of shown, and marks what is in strong.
+// lines writes the lines that overlap shown, and marks the part in strong.
 func (s *sourceWriter) lines(shown, strong hcl.Range) {
 	first, end := s.bytesOf(shown)
 	from, to := s.bytesOf(strong)

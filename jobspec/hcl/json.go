@@ -51,13 +51,13 @@ func parseJSON(name string, src []byte, given []Given) (*jobspec.Job, error) {
 		return nil, fmt.Errorf("%s:%s: not valid JSON: %w", name, s.position(syntaxOffset(err, s.dec.InputOffset())), err)
 	}
 	decode := jobspec.Decode
-	if len(s.problems) > 0 { // which are told of the fields that it would refuse
+	if len(s.problems) > 0 { // the problems already name the fields that it would refuse
 		decode = jobspec.DecodeStored
 	}
 	j, err := decode(src)
 	var typeErr *json.UnmarshalTypeError
 	switch {
-	case errors.As(err, &typeErr): // there may be more, so what is valid is not known
+	case errors.As(err, &typeErr): // there may be more problems, so it is unknown which fields are valid
 		path := s.pathAt(typeErr)
 		s.problems = append(s.problems, jsonProblem{s.nearest(path), fmt.Sprintf("%s is %s", path, typeErr.Value), "want " + jsonTypeText(typeErr.Type)})
 		return nil, s.report(name)
@@ -260,7 +260,7 @@ func (s *jsonScan) checkZero(at int64, path string, token json.Token) {
 	}
 }
 
-// alias makes what is known of one path, and of those below it, known under another.
+// alias copies what is known of one path, and of the paths below it, to another path.
 func (s *jsonScan) alias(from, to string) {
 	aliasIn(s.start, from, to)
 	for _, m := range []map[string]bool{s.unread, s.meant, s.unknownIn} {

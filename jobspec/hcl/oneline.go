@@ -20,10 +20,11 @@ type splitText struct {
 	values hcl.Diagnostics // templates and numbers that a job file cannot have, by their place in the file; text has blanks there
 }
 
-// splitOneLineBlocks inserts a line break wherever HCL's grammar requires one
-// between the items of a body, so that a block may stand on one line. The problems
-// are those of checkNesting and of the lexer, at their place in src: nothing else can be said then but what is wrong with
-// templates. The parser would report those of the lexer too, and each one-line block that was not split.
+// splitOneLineBlocks inserts a line break wherever HCL's grammar requires one between the items of
+// a body, so that a block may be on one line. It returns the problems of checkNesting and of the
+// lexer, with their positions in src. If there are any, only problems of templates can be reported
+// in addition: the parser would repeat those of the lexer, and report each one-line block that was
+// not split.
 func splitOneLineBlocks(src []byte, file string) (split splitText, problems hcl.Diagnostics) {
 	tokens, diags := hclsyntax.LexConfig(src, file, hcl.InitialPos)
 	if problems := checkNesting(tokens); problems.HasErrors() { // also in text that cannot be lexed: the parser reads it
@@ -135,8 +136,8 @@ const (
 	maxProducts    = 100 // multiplications and divisions in a file, which make numbers long too
 )
 
-// checkNumbers returns an error for each number that is too long or has a unit without quotes, and as tooMany one for too many
-// products. Templates are not read.
+// checkNumbers returns an error for each number that is too long or has a unit without quotes, and
+// as tooMany one for too many products. Templates are not read.
 func checkNumbers(tokens hclsyntax.Tokens) (numbers, tooMany hcl.Diagnostics) {
 	products, templates := 0, 0
 	for i := range tokens {
@@ -181,7 +182,8 @@ const (
 	maxOperators = 1000 // in a file, with indices of indices
 )
 
-// checkNesting returns an error for the first token that is nested too deep, or for too many operators.
+// checkNesting returns an error for the first token that is nested too deep, or for too many
+// operators.
 func checkNesting(tokens hclsyntax.Tokens) hcl.Diagnostics {
 	depth, operators := 0, 0
 	for i := range tokens {

@@ -81,12 +81,13 @@ func ParseUnnamed(name string, src []byte, given ...Given) (*jobspec.Job, error)
 	return Parse(name, src, given...)
 }
 
-// isRead reports whether the parser has read the whole file: it then found at most attributes that stand twice.
+// isRead reports whether the parser has read the whole file: it then found at most attributes that
+// stand twice.
 func isRead(diags hcl.Diagnostics) bool {
 	return !slices.ContainsFunc(diags, func(g *hcl.Diagnostic) bool { return g.Summary != "Attribute redefined" })
 }
 
-// byPosition orders diagnostics as what they are about stands in the file.
+// byPosition orders diagnostics by their positions in the file.
 func byPosition(a, b *hcl.Diagnostic) int {
 	position := func(d *hcl.Diagnostic) int {
 		if d.Subject == nil {

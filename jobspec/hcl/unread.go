@@ -8,8 +8,8 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 )
 
-// unreadFields are the fields of a job that a file may mean to give, by path, and that could not be read. What
-// jobspec.Validate would say of them comes of the problem that was reported already.
+// unreadFields are the fields of a job, by path, that a file gives and that could not be read.
+// Errors of jobspec.Validate about them only follow from a problem that was reported already.
 type unreadFields struct {
 	unread    map[string]bool // fields with a problem of their own, and lists of blocks of which one is missing
 	meant     map[string]bool // fields that an unknown name is near to
@@ -50,7 +50,8 @@ func newUnreadFields() unreadFields {
 	return unreadFields{unread: map[string]bool{}, meant: map[string]bool{}, unknownIn: map[string]bool{}, elsewhere: map[string]bool{}}
 }
 
-// isRead reports whether the field at a path was read, or is not in the file at all. given says that the file has it.
+// isRead reports whether the field at a path was read, or is not in the file at all. given says
+// that the file has it.
 func (u *unreadFields) isRead(path string, given bool) bool {
 	for p := path; p != ""; p = pathAround(p) {
 		if u.unread[p] {
@@ -67,8 +68,8 @@ func (u *unreadFields) isRead(path string, given bool) bool {
 	return !u.meant[path] && !u.unknownIn[body] && !u.elsewhere[name]
 }
 
-// pathAround returns the path of the field that a path is a part of, "" if there is none. A block with a name is one of a list,
-// and is read whether the others are or not.
+// pathAround returns the path of the field that a path is a part of, "" if there is none. A block
+// with a name is one of a list, and is read whether the others are or not.
 func pathAround(path string) string {
 	i := strings.LastIndexAny(path, ".[")
 	if i < 0 || strings.HasSuffix(path, `"]`) {
@@ -77,8 +78,9 @@ func pathAround(path string) string {
 	return path[:i]
 }
 
-// mislabelled returns the blocks of a body that HCL leaves out since they have too few names or too many, which it has
-// reported. Those that are read have as many as they should, the last of them empty where one is missing.
+// mislabelled returns the blocks of a body that HCL leaves out since they have too few names or too
+// many, which it has reported. Those that are read have as many as they should, the last of them
+// empty where one is missing.
 func (d *decoder) mislabelled(body hcl.Body, path string, blocks map[string]blockSpec) (out hcl.Blocks) {
 	syntax, ok := body.(*hclsyntax.Body)
 	if !ok {
