@@ -132,8 +132,8 @@ type Images interface {
 	// Import reads an OCI archive and stores it as digest (the sha256 of the
 	// archive's bytes, which the caller has verified).
 	Import(ctx context.Context, digest string, archive io.Reader) error
-	// ReleaseImports removes what interrupted imports left: those of an earlier daemon, and those during which the engine
-	// ended. What imports under way have stored stays.
+	// ReleaseImports removes what interrupted imports left: those of an earlier daemon, and those
+	// during which the engine ended. What imports under way have stored stays.
 	ReleaseImports(ctx context.Context) error
 	// Remove removes the image; its content goes when nothing uses it.
 	Remove(ctx context.Context, digest string) error
@@ -221,13 +221,14 @@ type Freezer interface {
 // LastingFreezer is the ability to keep a container from running on that is not frozen in time.
 type LastingFreezer interface {
 	Freezer
-	// FreezeLasting is Freeze that leaves the container freezing after an error: none of its programs runs on until Thaw.
-	// NotFound: there is no such container.
+	// FreezeLasting is Freeze that leaves the container freezing after an error: none of its
+	// programs runs on until Thaw. NotFound: there is no such container.
 	FreezeLasting(ctx context.Context, id string) error
 }
 
-// ErrMustRun is the cause of a Conflict of Checkpoint: a frozen process waits for another frozen one, as a parent does
-// from vfork to the exec of its child, and cannot be stopped before both have run on.
+// ErrMustRun is the cause of a Conflict of Checkpoint: a frozen process waits for another frozen
+// one, as a parent does from vfork to the exec of its child, and cannot be stopped before both have
+// run on.
 var ErrMustRun = errors.New("a frozen process waits for another one")
 
 // Checkpointer is the ability to dump a container to files and to continue it

@@ -31,9 +31,10 @@ import (
 	"github.com/drover-run/drover/jobspec"
 )
 
-// An image's archive is a tenant's, and a few kilobytes of it can be terabytes to write:
-// sparse files, compressed zeros. Its documents are read into memory, and its lists can name
-// each other. So it is read once before the engine unpacks it, and refused over these limits.
+// Limits of an image's archive. It comes from a tenant, and a few kilobytes of it can unpack to
+// terabytes: sparse files, compressed zeros. Its documents are read into memory, and its lists can
+// refer to each other. So it is read once before the engine unpacks it, and refused if it exceeds
+// these limits.
 const (
 	maxImageBytes    = 32 << 30 // of its files, unpacked; half of the disk, if that is less
 	maxImageFiles    = 2_000_000
@@ -63,7 +64,8 @@ func limitsOf(ctx context.Context, c *client.Client, snapshotter string) imageLi
 	return l.onDisk(&st)
 }
 
-// SnapshotRoot returns the folder to which the driver's engine unpacks images; "" if the engine does not say.
+// SnapshotRoot returns the folder to which the driver's engine unpacks images; "" if the engine
+// does not say.
 func SnapshotRoot(ctx context.Context, d *Driver) string {
 	return snapshotRoot(ctx, d.c, d.cfg.snapshotter)
 }
@@ -92,8 +94,8 @@ func (l imageLimits) tooLarge() error {
 	return fault.New(fault.Invalid, "an image may have %s unpacked here, in at most %d files: make it smaller", jobspec.FormatSize(l.bytes), l.files)
 }
 
-// boundedStore is the engine's store for one archive. It takes so many bytes, and nobody
-// reads a large document from it.
+// boundedStore is the engine's store for one archive. It accepts a limited number of bytes, and
+// large documents cannot be read from it.
 type boundedStore struct {
 	content.Store
 	archive string // digest
@@ -106,9 +108,9 @@ type boundedStore struct {
 	documents, visited int
 }
 
-// Writer implements content.Ingester. What is written has the archive's own name until it is
-// complete: with the importer's, which are those of the archive's files, an import would
-// wait for that of another tenant, and go on with what an interrupted one has left.
+// Writer implements content.Ingester. A blob has the archive's own name until it is complete. The
+// importer names blobs after the archive's files: with such names, an import would wait for that of
+// another tenant, and continue with what an interrupted one has left.
 func (s *boundedStore) Writer(ctx context.Context, opts ...content.WriterOpt) (content.Writer, error) {
 	var o content.WriterOpts
 	for _, set := range opts {
@@ -128,8 +130,8 @@ type boundedWriter struct {
 	store *boundedStore
 }
 
-// Write implements io.Writer. What is written was read before, but for zeros of a sparse
-// file, and manifests that the importer makes of docker's.
+// Write implements io.Writer. The data was checked before, except zeros of a sparse file, and
+// manifests that the importer converts from docker's.
 func (w *boundedWriter) Write(b []byte) (int, error) {
 	switch w.store.written += int64(len(b)); {
 	case w.store.written > w.store.limits.bytes:
@@ -246,8 +248,8 @@ func (c *layerCount) add(ctx context.Context, layer ocispec.Descriptor) error {
 	return err
 }
 
-// read counts the files of a layer up to its end. A sparse file has the size to which the
-// engine writes it, not that of what is read here.
+// read counts the files of a layer up to its end. A sparse file counts with the size to which the
+// engine writes it, not with the number of bytes read here.
 func (c *layerCount) read(ctx context.Context, blob *bufio.Reader, mediaType string) error {
 	plain, err := decompress(ctx, blob, mediaType)
 	if err != nil {
@@ -341,8 +343,9 @@ func (d *Driver) unpack(ctx context.Context, digest string, index ocispec.Descri
 	return nil
 }
 
-// unpackSynced unpacks an image, each layer of which is on the disk before the engine counts it as unpacked. Containerd
-// syncs only its own notes: after a loss of power it would have layers whose files are empty, and use them.
+// unpackSynced unpacks an image, each layer of which is on the disk before the engine counts it as
+// unpacked. Containerd syncs only its own notes: after a loss of power it would have layers whose
+// files are empty, and use them.
 func (d *Driver) unpackSynced(ctx context.Context, img images.Image) error {
 	conn, ok := d.c.Conn().(*grpc.ClientConn)
 	if !ok {
@@ -357,7 +360,7 @@ func (d *Driver) unpackSynced(ctx context.Context, img images.Image) error {
 	return client.NewImage(c, img).Unpack(ctx, d.cfg.snapshotter) // c has the connection of d.c, which is not to be closed
 }
 
-// syncedDiff syncs what it has applied.
+// syncedDiff applies a layer's difference and syncs it.
 type syncedDiff struct {
 	client.DiffService
 	sync func() error

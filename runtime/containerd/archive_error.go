@@ -49,9 +49,9 @@ func containsAny(text string, parts []string) bool {
 	return false
 }
 
-// readError returns the error of reading an image's archive: what is not the engine's or the
-// machine's is Invalid, so that it counts as the job's failure and not as one of the
-// node, which a tenant could else have quarantined.
+// readError returns the error of reading an image's archive. Errors that are not the engine's or
+// the machine's are Invalid: they count as the job's failure, since a tenant could otherwise have
+// nodes quarantined.
 func readError(ctx context.Context, doing, digest string, err error) error {
 	out := engineError(ctx, doing+" "+digest, "", err)
 	switch {
@@ -66,8 +66,8 @@ func readError(ctx context.Context, doing, digest string, err error) error {
 	}
 }
 
-// archiveError returns the error of unpacking an image, as readError does; what nobody knows
-// is the engine's.
+// archiveError returns the error of unpacking an image, classified as in readError, except that
+// unknown errors are the engine's.
 func archiveError(ctx context.Context, doing, digest string, err error) error {
 	out := engineError(ctx, doing+" "+digest, "", err)
 	text := strings.ToLower(err.Error())

@@ -27,10 +27,9 @@ import (
 	"github.com/drover-run/drover/runtime"
 )
 
-// An interrupted start can leave things that containerd forgets: its Create drops
-// the shim from its list when the context ends, and nothing then controls what
-// the shim still does. These functions therefore work on the machine, not
-// through the engine:
+// An interrupted start can leave things that containerd forgets: its Create drops the shim from its
+// list when the context ends, and nothing then controls what the shim still does. These functions
+// therefore work on the machine, not through the engine:
 //
 //	<state>/io.containerd.runtime.v2.task/<namespace>/<id>   the bundle, with rootfs mounted in it; link work
 //	<state>/runc/<namespace>/<id>                            the state of runc or crun; criu-root may be mounted in it
@@ -64,10 +63,10 @@ func (c Config) socket(id string) string {
 	return filepath.Join(c.engineState, "s", fmt.Sprintf("%x", sum))
 }
 
-// forceClean removes the task of a container and everything that starts of it
-// left on the machine; the container itself stays. It is safe to repeat. It ends
-// when two passes in a row find nothing, since containerd may still be working on
-// the interrupted start. The caller holds the container's lock.
+// forceClean removes the task of a container and everything on the machine that its starts have
+// left; the container itself stays. It is safe to repeat. It ends when two passes in a row find
+// nothing, since containerd may still be working on the interrupted start. The caller holds the
+// container's lock.
 func (d *Driver) forceClean(ctx context.Context, id string) error {
 	if !runtime.ValidID(id) {
 		return nil
@@ -255,8 +254,8 @@ func (c Config) engineProcesses() map[int]engineProcess {
 	return found
 }
 
-// isOwn reports whether a process is one of this user: a task may give its processes any command line. The owner of the
-// folder does not say that, since a process can make it root's.
+// isOwn reports whether a process is one of this user: a task may give its processes any command
+// line. The owner of the folder does not say that, since a process can make it root's.
 func (c Config) isOwn(pid string) bool {
 	b, err := os.ReadFile(filepath.Join(c.proc, pid, "status"))
 	if err != nil {
@@ -337,8 +336,8 @@ func (c Config) thaw(leaf string) (bool, error) {
 	return true, nil
 }
 
-// killCgroup kills every process of a container's leaf. The kernel kills frozen ones too: thawed
-// before, a task that must not run would go on for a moment.
+// killCgroup kills every process of a container's leaf. The kernel kills frozen processes too: if
+// they were thawed first, a task that must not run would run for a moment.
 func (c Config) killCgroup(leaf string) error {
 	dir := c.leafFolder(leaf)
 	if dir == "" {

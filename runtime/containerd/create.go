@@ -73,7 +73,8 @@ func (d *Driver) Create(ctx context.Context, s runtime.Spec) error {
 // create makes a container that does not exist; after an error there is none, if the
 // engine answers.
 func (d *Driver) create(ctx context.Context, s runtime.Spec, labels map[string]string) error {
-	// The shim of runc, also for crun, whatever the namespace's default is: options, clean-up and criu's files are its.
+	// The shim of runc, also for crun, whatever the namespace's default is: options, clean-up and
+	// criu's files are its.
 	box := containers.Container{ID: s.ID, Labels: labels, Runtime: containers.RuntimeInfo{Name: defaults.DefaultRuntime}}
 	var img imageConfig
 	var opts []oci.SpecOpts

@@ -35,8 +35,8 @@ func writeProtect(all []specs.Mount) {
 	}
 }
 
-// fixedMounts returns the folder that stands in at a restore for each mount of a
-// container that nobody can have changed. What cannot be read is left to criu.
+// fixedMounts returns, for each mount of a container that nobody can have changed, the folder that
+// replaces it at a restore. Mounts that cannot be read are left to criu.
 func (c Config) fixedMounts(id string, pid int) map[string]string {
 	process := filepath.Join(c.proc, strconv.Itoa(pid))
 	b, err := os.ReadFile(filepath.Join(process, "mountinfo"))

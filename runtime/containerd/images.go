@@ -30,11 +30,11 @@ func (d *Driver) Has(ctx context.Context, digest string) (bool, error) {
 	return ok, engineError(ctx, "look for image "+digest, "", err)
 }
 
-// Import implements runtime.Images. The archive (OCI or docker, possibly gzipped)
-// streams into containerd's content store and nowhere else. Steps, under one
-// lease, so that garbage collection removes everything after a failure or crash:
-// store the blobs; link them by labels; count what is unpacked; name the image; unpack
-// it. Compressed layers are not linked and go after unpacking.
+// Import implements runtime.Images. The archive (OCI or docker, possibly gzipped) streams into
+// containerd's content store and nowhere else. Steps, under one lease, so that garbage collection
+// removes everything after a failure or crash: store the blobs; link them by labels; count the
+// bytes to unpack; name the image; unpack it. Compressed layers are not linked and are removed
+// after unpacking.
 func (d *Driver) Import(ctx context.Context, digest string, tar io.Reader) error {
 	if !digestPattern.MatchString(digest) {
 		return fault.New(fault.Invalid, "image digest %q: want sha256: and 64 hexadecimal digits", digest)

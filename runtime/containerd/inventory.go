@@ -51,7 +51,7 @@ func withoutNetworkLock(inventory []byte) (changed []byte, ok bool) {
 	if bytes.HasSuffix(inventory, added) {
 		return nil, false
 	}
-	changed = append(bytes.Clone(inventory), added...) // of a field that is there twice the last one counts
+	changed = append(bytes.Clone(inventory), added...) // if a field occurs twice, the last one counts
 	le.PutUint32(changed[4:], uint32(len(changed)-inventoryHeader))
 	return changed, true
 }

@@ -16,12 +16,12 @@ import (
 // labelImport marks the leases of imports; its value is the image's digest.
 const labelImport = "drover/import"
 
-// leaseLimit is when the engine itself lets go of what an import holds: nothing else does once Drover is gone from the
-// machine.
+// leaseLimit is when the engine itself lets go of what an import holds: nothing else does once
+// Drover is gone from the machine.
 const leaseLimit = 24 * time.Hour
 
-// importLeases keeps from the engine's garbage collection what imports have stored and nothing refers to yet. A lease
-// outlives the import if the daemon or the engine ended meanwhile.
+// importLeases keeps from the engine's garbage collection what imports have stored and nothing
+// refers to yet. A lease outlives the import if the daemon or the engine ended meanwhile.
 type importLeases struct {
 	manager leases.Manager
 
@@ -52,7 +52,8 @@ func (l *importLeases) begin(ctx context.Context, digest string) (_ context.Cont
 	}, nil
 }
 
-// releaseInterrupted deletes the leases of imports that are not under way, and returns when what they held is removed.
+// releaseInterrupted deletes the leases of imports that are not under way, and returns when what
+// they held is removed.
 func (l *importLeases) releaseInterrupted(ctx context.Context) error {
 	all, err := l.manager.List(ctx, fmt.Sprintf("labels.%q", labelImport))
 	if err != nil {

@@ -47,9 +47,10 @@ func (f manifestFile) sum() string {
 	}
 }
 
-// writeManifest syncs the image, completes its sums, and then durably writes the
-// manifest. fault.Unavailable: the dump is whole, and the disk has no room for the manifest now. An error of the
-// image's own sync is never that: what the disk did not take then is lost, and the next sync would not say so.
+// writeManifest syncs the image, completes its sums, and then durably writes the manifest.
+// fault.Unavailable: the dump is whole, and the disk has no room for the manifest now. An error of
+// the image's own sync is never that: what the disk did not take then is lost, and the next sync
+// would not say so.
 func writeManifest(ctx context.Context, dir, id string, behind *follower) error {
 	files, err := behind.finish(ctx)
 	if err != nil {

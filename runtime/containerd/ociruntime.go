@@ -22,8 +22,8 @@ import (
 // RuncOnly is the Config.OCIRuntime with which crun is not used.
 const RuncOnly = "runc"
 
-// labelRuntime is the program that makes a container; runc without it. It is chosen when the container
-// is created: what makes a container also ends it.
+// labelRuntime names the program that made a container; runc without it. It is chosen when the
+// container is created, because the same program must also end the container.
 const labelRuntime = "drover/runtime"
 
 // ociRuntimes chooses the programs that make containers.

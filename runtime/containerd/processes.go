@@ -99,10 +99,10 @@ func (c Config) isBlocked(pid int) bool {
 	return false
 }
 
-// Continue implements runtime.StoppedRestorer. It sends CONT to every process of the
-// container, children before parents, so that no parent sees a stopped child. First it checks that they are in the cgroup
-// that has their limits, and sets their loopback interface up, which criu restores as down: a restore may have outlived the
-// daemon that began it.
+// Continue implements runtime.StoppedRestorer. It sends CONT to every process of the container,
+// children before parents, so that no parent sees a stopped child. First it checks that they are in
+// the cgroup that has their limits, and sets their loopback interface up, which criu restores as
+// down: a restore may have outlived the daemon that began it.
 func (d *Driver) Continue(ctx context.Context, id string) error {
 	p, err := d.firstProcess(ctx, id)
 	if err != nil {

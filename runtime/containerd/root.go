@@ -111,8 +111,8 @@ func (d *Driver) makeSnapshot(ctx context.Context, id string, img imageConfig) (
 	return s.Prepare(ctx, id, img.chain)
 }
 
-// rootSpec is the part of a container's spec that its root depends on. The rest, most of
-// it the seccomp profile, is not decoded.
+// rootSpec is the part of a container's spec that determines its root. The rest, most of it the
+// seccomp profile, is not decoded.
 type rootSpec struct {
 	Process     struct{ Cwd string }
 	Mounts      []specs.Mount

@@ -192,8 +192,8 @@ func answerLost(err error) bool {
 	return errors.Is(err, fault.Unavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// commandError separates the user's mistakes in a command from the engine's
-// faults, which runc and crun report only as text. What of crun's is not known here runc says again.
+// commandError separates the user's mistakes in a command from the engine's faults, which runc and
+// crun report only as text. If a text of crun is unknown here, runc is run to get its own.
 func commandError(ctx context.Context, id string, err error) error {
 	if err == nil || ctx.Err() != nil {
 		return engineError(ctx, "start", id, err)

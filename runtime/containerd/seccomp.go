@@ -21,10 +21,10 @@ var forbiddenIoctls = []uint32{
 	0x40046602, // FS_IOC32_SETFLAGS
 }
 
-// allowedSockets are the families of sockets that a task can make: between its processes, and
-// what is of use with the loopback device alone. The others reach what no network namespace
-// is between (AF_VSOCK: the machine's hypervisor), or parts of the kernel that are loaded when
-// somebody asks for them and are not for tasks (AF_ALG, AF_RDS, AF_TIPC).
+// allowedSockets are the families of sockets that a task can create: for its own processes, and for
+// the loopback device. The others reach parts that network namespaces do not separate (AF_VSOCK:
+// the machine's hypervisor), or parts of the kernel that are loaded on demand and are not meant for
+// tasks (AF_ALG, AF_RDS, AF_TIPC).
 var allowedSockets = []uint64{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}
 
 // withSeccomp sets containerd's default profile without forbiddenIoctls, with allowedSockets
@@ -48,11 +48,11 @@ func forbidIoctls(p *specs.LinuxSeccomp, forbidden []uint32) *specs.LinuxSeccomp
 	return p
 }
 
-// allowSockets returns the profile with sockets of some families only. socketcall, by which
-// 32-bit programs made sockets before Linux 4.3, has its arguments in memory, where a filter
-// cannot see them. To allow it nowhere is not enough: libseccomp makes "socketcall for socket,
-// whatever the family" of each rule for socket. A rule without arguments, and with another
-// action than the default one, wins over those.
+// allowSockets returns the profile with only some families of sockets. socketcall, by which 32-bit
+// programs created sockets before Linux 4.3, has its arguments in memory, where a filter cannot see
+// them. It is not enough to leave socketcall out: for each rule for socket, libseccomp adds a rule
+// that allows socketcall for socket of any family. A rule for socketcall without arguments, and
+// with another action than the default, takes precedence over those.
 func allowSockets(p *specs.LinuxSeccomp, families []uint64) *specs.LinuxSeccomp {
 	dropRules(p, "socket", "socketpair", "socketcall")
 	for _, f := range families {
@@ -73,16 +73,16 @@ func dropRules(p *specs.LinuxSeccomp, calls ...string) {
 	p.Syscalls = slices.DeleteFunc(p.Syscalls, func(s specs.LinuxSyscall) bool { return len(s.Names) == 0 })
 }
 
-// allExcept returns conditions on one argument of which at least one holds for each
-// value but those excluded, for which none does. Rules can only be joined by "or", and
-// libseccomp takes one comparison for each argument in a rule, so "neither a nor b" is
-// not possible. For each bit that all excluded values share, one condition takes the
-// values that differ there. Of the other bits, a condition takes the values that agree
-// with some excluded one down to a bit and differ there, where no other excluded one
-// goes on. Each costs time at each start of a container: there are few.
+// allExcept returns conditions on one argument. Each value except the excluded ones meets at least
+// one condition; the excluded ones meet none. Rules can only be joined by "or", and libseccomp
+// takes one comparison for each argument in a rule, so "neither a nor b" is not possible. For each
+// bit that all excluded values share, one condition matches the values that differ there. For the
+// other bits, a condition matches the values that agree with some excluded value down to a bit and
+// differ there, if no other excluded value does. Conditions cost time at each start of a container,
+// so there should be few.
 //
-// Only the lower 32 bits are compared: the kernel ignores the others of an ioctl's
-// request, so they must not make a request look different.
+// Only the lower 32 bits are compared: the kernel ignores the others of an ioctl's request, so they
+// must not make a request look different.
 func allExcept(index uint, excluded []uint32) (args []specs.LinuxSeccompArg) {
 	equal := func(mask, v uint32) {
 		args = append(args, specs.LinuxSeccompArg{Index: index, Op: specs.OpMaskedEqual, Value: uint64(mask), ValueTwo: uint64(v)})

@@ -35,7 +35,7 @@ type container struct {
 	stdout      *lockedWriter // of the first process; redirected at a restore
 	stderr      *lockedWriter
 	files       []*os.File // behind stdout and stderr
-	shared      *shared    // what it runs in; nil: it is alone
+	shared      *shared    // the shared container that it runs in; nil for one of its own
 	killed      bool       // a signal was sent to it
 }
 

@@ -187,8 +187,8 @@ func (e *Engine) Calls(v Verb) int {
 	return e.calls[v]
 }
 
-// Reboot ends all programs without a word to anybody, as a loss of power does: what was started has stopped, and how it
-// ended is lost. Dumps are on a disk, and stay.
+// Reboot ends all programs without notice, like a loss of power: started containers are stopped,
+// and how they ended is lost. Dumps are on a disk, and stay.
 func (e *Engine) Reboot() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -217,8 +217,8 @@ func (e *Engine) Close() {
 	e.wg.Wait()
 }
 
-// beginCall counts a call and applies the faults due before it acts. The returned
-// function returns the method's answer, or the injected one instead.
+// beginCall counts a call and applies the faults that are due before it acts. The returned function
+// returns the method's result, or the injected error instead.
 func (e *Engine) beginCall(ctx context.Context, v Verb) (func(error) error, error) {
 	return e.beginCallFor(ctx, v, "")
 }

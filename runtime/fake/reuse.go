@@ -30,8 +30,8 @@ func (e *Engine) takeLocked(b *container) {
 	e.opened++
 }
 
-// returnLocked is called when a container has stopped: what it ran in is used again only if
-// it ended by itself, with code 0.
+// returnLocked is called when a container has stopped. Its shared container is used again only if
+// the program ended by itself with code 0.
 func (e *Engine) returnLocked(b *container) {
 	switch {
 	case b.shared == nil:

@@ -180,8 +180,8 @@ func (d *Driver) Delete(ctx context.Context, id string) error {
 	return nil
 }
 
-// awaitEndUnlocked waits until a running container has ended, without mu, which the caller holds. One that does not run
-// yet may not be waited for: a start could come between.
+// awaitEndUnlocked waits until a running container has ended, without mu, which the caller holds.
+// One that does not run yet may not be waited for: a start could come between.
 func (d *Driver) awaitEndUnlocked(ctx context.Context, b *container) error {
 	d.mu.Unlock()
 	defer d.mu.Lock()

@@ -17,8 +17,8 @@ import (
 
 var _ runtime.Freezer = (*Driver)(nil)
 
-// Limits of freezing by signals: some five seconds until all processes of the session are stopped. On a
-// machine that is full of other work they get a processor late.
+// Limits of freezing by signals: some five seconds until all processes of the session are stopped.
+// On a machine that is full of other work they get a processor late.
 const (
 	freezeRounds    = 60
 	freezePause     = 2 * time.Millisecond // the first, which grows

@@ -46,8 +46,8 @@ func writeRecord(dir, id, boot string, pid int) error {
 	return errors.Join(err, f.Close())
 }
 
-// openPlain opens a file, but does not ask first whether it can be polled, as os.OpenFile does with five
-// more calls: short tasks do this often.
+// openPlain opens a file, but does not ask first whether it can be polled, as os.OpenFile does with
+// five more calls: short tasks do this often.
 func openPlain(path string, flags int) (*os.File, error) {
 	for {
 		fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0o600)

@@ -118,8 +118,7 @@ func (d *Driver) reap(b *container, cmd *exec.Cmd, closeLogs func()) {
 	b.closeDone()
 }
 
-// ownPeak returns the peak memory of this process in bytes, which what it starts
-// inherits.
+// ownPeak returns the peak memory of this process in bytes, which its child processes inherit.
 func ownPeak() int64 {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -145,8 +144,8 @@ func awaitByWait(pid int) {
 	}
 }
 
-// awaitByPoll waits as awaitExit does, but together with all other files of the daemon, not in a thread
-// of its own. It returns false at once if the kernel (before 5.10) cannot do that.
+// awaitByPoll waits as awaitExit does, but together with all other files of the daemon, not in a
+// thread of its own. It returns false at once if the kernel (before 5.10) cannot do that.
 func awaitByPoll(pid int) bool {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {

@@ -55,7 +55,7 @@ type container struct {
 	mu      sync.Mutex
 	current *task            // that runs in it
 	command int              // its process, in the container
-	exited  bool             // the command has: its end is known, whatever becomes of process 1
+	exited  bool             // the command has ended: its end is known, whatever happens to process 1
 	extra   map[int]chan int // processes of Exec: their exit codes
 	ran     int              // tasks
 	idle    time.Time        // since when no task needs it
@@ -306,7 +306,7 @@ func (d *Driver) heard(c *container, r taskinit.Reply) bool {
 			return false
 		}
 	}
-	return true // also for a process that nobody waits for: its Exec was cancelled
+	return true // even if nobody waits for the process, because its Exec was cancelled
 }
 
 // lost is called when the connection has ended: process 1 is dead, or this driver ends.

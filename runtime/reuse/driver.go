@@ -194,8 +194,8 @@ func (d *Driver) Start(ctx context.Context, id string) error {
 	return errors.Join(err, d.undoFailed(undo, t))
 }
 
-// undoFailed deletes the container in which a task did not start, if there is one. While that cannot be done, as the
-// engine is away, the task is not started.
+// undoFailed deletes the container in which a task did not start, if there is one. While that
+// cannot be done, as the engine is away, the task is not started.
 func (d *Driver) undoFailed(ctx context.Context, t *task) error {
 	t.mu.Lock()
 	c := t.failed

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// CloseIdle implements runtime.Reuser: it deletes containers that no task has used for
-// that long, those of an earlier driver that no task of it needs, and what a start or a removal that was cut short has
-// left of others.
+// CloseIdle implements runtime.Reuser: it deletes containers that no task has used for that long,
+// those of an earlier driver that no task of it needs, and what a start or a removal that was cut
+// short has left of others.
 func (d *Driver) CloseIdle(ctx context.Context, idle time.Duration) error {
 	all, err := d.Engine.List(ctx)
 	if err != nil {

@@ -36,8 +36,9 @@ func inContainer(pid int, f func() error) error {
 	})
 }
 
-// onThreadThatEnds runs f on a thread that ends with its goroutine, since it is never unlocked. The first thread of a process
-// does not end so: it would keep the namespaces of a container, and /proc/self shows what it has.
+// onThreadThatEnds runs f on a thread that ends with its goroutine, since it is never unlocked. The
+// first thread of a process does not end so: it would keep the namespaces of a container, and
+// /proc/self shows what it has.
 func onThreadThatEnds(f func() error) error {
 	result := make(chan error, 1)
 	go func() {
@@ -133,7 +134,8 @@ func readMounts(pid int) (string, error) {
 	return string(b), err
 }
 
-// mountTargets returns the targets of what is mounted again, and of what is unmounted, in a container of tasks with such a Spec.
+// mountTargets returns the targets of what is mounted again, and of what is unmounted, in a
+// container of tasks with such a Spec.
 func mountTargets(s runtime.Spec) []string {
 	all := []string{initTarget, socketTarget, shmPath}
 	for _, m := range s.Mounts {
@@ -144,8 +146,8 @@ func mountTargets(s runtime.Spec) []string {
 	return all
 }
 
-// checkNoLinks checks that every target is a mount point by that very name. The engine follows links of the image, but a
-// mount must not be replaced through one.
+// checkNoLinks checks that every target is a mount point by that very name. The engine follows
+// links of the image, but a mount must not be replaced through one.
 func checkNoLinks(id, mountinfo string, targets []string) error {
 	for _, target := range targets {
 		found := false
@@ -203,9 +205,10 @@ func checkIPC() error {
 	return nil
 }
 
-// checkConnections checks that the network namespace of a process has no TCP socket, nor a connection that waits for its
-// last packets (TIME_WAIT): for a minute the next task could not bind its address. The table of all sockets would say the same,
-// but the kernel walks the machine's to print it. The host's network is not looked at.
+// checkConnections checks that the network namespace of a process has no TCP socket, nor a
+// connection that waits for its last packets (TIME_WAIT): for a minute the next task could not bind
+// its address. The table of all sockets would say the same, but the kernel walks the machine's to
+// print it. The host's network is not looked at.
 func checkConnections(pid int) error {
 	own, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
@@ -230,7 +233,8 @@ func checkConnections(pid int) error {
 	return nil
 }
 
-// leftTCP returns the line of a namespace's sockstat that has TCP sockets in use or connections in TIME_WAIT, "" if there is none.
+// leftTCP returns the line of a namespace's sockstat that has TCP sockets in use or connections in
+// TIME_WAIT, "" if there is none.
 func leftTCP(sockstat string) string {
 	for line := range strings.Lines(sockstat) {
 		f := strings.Fields(line)

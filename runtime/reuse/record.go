@@ -158,8 +158,8 @@ func (t *task) setKilled() {
 	t.mu.Unlock()
 }
 
-// end ends the task, and stores that. Where it cannot be stored, the next driver takes the task for one whose end it
-// has to find out.
+// end ends the task, and stores that. Where it cannot be stored, the next driver takes the task for
+// one whose end it has to find out.
 func (t *task) end(c Config, code int, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

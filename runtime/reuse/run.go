@@ -25,7 +25,8 @@ const (
 	readyLimit = 30 * time.Second // for the logger to open its files
 )
 
-// freezeEvery is how often it is looked whether a task is frozen, while an answer of process 1 is awaited.
+// freezeEvery is how often it is looked whether a task is frozen, while an answer of process 1 is
+// awaited.
 const freezeEvery = 50 * time.Millisecond
 
 // outputLimit bounds how long what an Exec left behind may hold its output open.
@@ -196,9 +197,10 @@ func (d *Driver) request(ctx context.Context, c *container, s runtime.Spec, q ta
 	return r.PID, nil
 }
 
-// awaitReply waits for the answer to a request. Where it gives up, the container is doomed: the answer could be taken for that to
-// the next request. So it does at once if the task is frozen, and process 1 with it, where that is asked to start an extra
-// process: moved out of the task's cgroup, it starts that there, and is told to kill it.
+// awaitReply waits for the answer to a request. Where it gives up, the container is doomed: the
+// answer could be taken for that to the next request. So it does at once if the task is frozen, and
+// process 1 with it, where that is asked to start an extra process: moved out of the task's cgroup,
+// it starts that there, and is told to kill it.
 func (d *Driver) awaitReply(ctx context.Context, c *container, s runtime.Spec, extra bool) (taskinit.Reply, error) {
 	limit := time.NewTimer(replyLimit)
 	defer limit.Stop()

@@ -78,7 +78,8 @@ func (s *suite) closeIdle() {
 	s.must("close idle", s.verb("close idle", func(ctx context.Context) error { return s.d.(runtime.Reuser).CloseIdle(ctx, 0) }))
 }
 
-// keepClosing closes again and again what has been idle for an hour, as a node does, until stop is called.
+// keepClosing closes again and again what has been idle for an hour, as a node does, until stop is
+// called.
 func (s *suite) keepClosing() (stop func()) {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	done := make(chan error, 1)

@@ -17,12 +17,12 @@ const (
 	waitSlice = 50 * time.Millisecond
 )
 
-// rateLimit is a token bucket for all streams of a container: it says how long to
-// wait until more may be read. What is not read stays in the pipe, so that the
-// program that writes too fast is the one that waits. A nil rateLimit has no limit.
+// rateLimit is a token bucket for all streams of a container: it says how long to wait before more
+// may be read. Unread data stays in the pipe, so that a program that writes too fast is the one
+// that waits. A nil rateLimit has no limit.
 type rateLimit struct {
 	perSecond int64
-	lifted    atomic.Bool // the logger is to end: what the pipes hold is written at once
+	lifted    atomic.Bool // the logger is to end: the content of the pipes is written at once
 
 	mu    sync.Mutex    // guards spent
 	spent time.Duration // since start, what was written is paid for until then
@@ -56,8 +56,8 @@ func (l *rateLimit) lift() {
 	}
 }
 
-// pause counts n bytes that were written and waits for the next ones. It returns at
-// once when nobody writes to the pipe any more: what it holds is the last.
+// pause counts n bytes that were written and waits for the next ones. It returns at once when
+// nobody writes to the pipe any more: then its content is the last.
 func (l *rateLimit) pause(from *os.File, n int) {
 	if l == nil {
 		return

@@ -47,8 +47,8 @@ type Reply struct {
 	PID   int    `json:"pid,omitempty"`  // in the container
 	Code  int    `json:"code,omitempty"` // as wait(2) reports it, 128+signal for a killed one
 	Error string `json:"error,omitempty"`
-	// Permanent is set for a refusal that the next try would meet too. Without it the try is repeated, also where a
-	// process 1 of an earlier version does not know of it.
+	// Permanent is set for a refusal that the next try would meet too. Without it the try is
+	// repeated, also where a process 1 of an earlier version does not know of it.
 	Permanent bool `json:"permanent,omitempty"`
 }
 

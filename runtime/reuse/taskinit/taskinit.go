@@ -1,14 +1,13 @@
-// Package taskinit is process 1 of a container that is used again: it starts one task's
-// command after the other for the node daemon, reaps what they leave, and reports how
-// they end. It runs as the tenant, without capabilities and under the container's
-// seccomp profile, and so does what it starts. A task cannot read or trace it. Signals that it sends
-// with kill do not end it. One that it queues (rt_sigqueueinfo) can: the Go runtime takes a queued SEGV for a fault. The
-// container ends then, and that counts against the task.
+// Package taskinit is process 1 of a container that is used again: it starts one task's command
+// after the other for the node daemon, reaps what they leave, and reports how they end. It runs as
+// the tenant, without capabilities and under the container's seccomp profile, and so does what it
+// starts. A task cannot read or trace it. Signals that it sends with kill do not end it. One that
+// it queues (rt_sigqueueinfo) can: the Go runtime takes a queued SEGV for a fault. The container
+// ends then, and that counts against the task.
 //
-// It trusts the socket that it connects to at its start and nothing else. If the
-// connection ends, it waits for the command that runs, and exits with the code of the
-// last one: so the engine knows how a task ended whose node daemon was killed, and no
-// container waits for a daemon that is gone.
+// It trusts the socket that it connects to at its start and nothing else. If the connection ends,
+// it waits for the command that runs, and exits with the code of the last one: so the engine knows
+// how a task ended whose node daemon was killed, and no container waits for a daemon that is gone.
 //
 // The program is cmd/drover-init, or drover itself where that is not built in.
 package taskinit
