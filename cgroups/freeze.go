@@ -64,9 +64,10 @@ func (g *Group) Freeze(ctx context.Context) (took FreezeTimings, err error) {
 	return took, fmt.Errorf("%w; the container is running", err)
 }
 
-// FreezeLasting is Freeze without step 4, for programs that must not run on: after fault.Unavailable the container is
-// freezing. None of its processes returns to its program; all are frozen once each has come from the kernel's work, or from
-// waiting for a processor, to where it would.
+// FreezeLasting is Freeze without step 4, for programs that must not run on: after
+// fault.Unavailable the container is freezing. None of its processes returns to its program; all
+// are frozen once each has come from the kernel's work, or from waiting for a processor, to where
+// it would.
 func (g *Group) FreezeLasting(ctx context.Context) (took FreezeTimings, err error) {
 	start := time.Now()
 	if err := g.r.fs.write(g.filePath(freezeFile), "1"); err != nil {

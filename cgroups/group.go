@@ -173,10 +173,11 @@ func (g *Group) Processes(l Leaf) ([]int, error) {
 	return pids, nil
 }
 
-// Kill sends SIGKILL to every process of a leaf, or of the whole group, at once, also frozen ones. The whole group loses
-// its limit on CPU: what its processes do to end, such as giving back their memory, is no work of the task, and at a
-// hundredth of a processor takes a hundred times as long. A kernel without cgroup.kill has each process signalled. It is
-// not an error if the group does not exist.
+// Kill sends SIGKILL to every process of a leaf, or of the whole group, at once, also frozen ones.
+// The whole group loses its limit on CPU: what its processes do to end, such as giving back their
+// memory, is no work of the task, and at a hundredth of a processor takes a hundred times as long.
+// A kernel without cgroup.kill has each process signalled. It is not an error if the group does not
+// exist.
 func (g *Group) Kill(l Leaf) error {
 	err := g.r.fs.write(g.filePath(l.dir(), "cgroup.kill"), "1")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -191,7 +192,8 @@ func (g *Group) Kill(l Leaf) error {
 	return err
 }
 
-// liftCPULimit makes cpu.max one that never throttles. It returns what it was, and whether it was a limit.
+// liftCPULimit makes cpu.max one that never throttles. It returns what it was, and whether it was a
+// limit.
 func (g *Group) liftCPULimit() (old string, limited bool, err error) {
 	old, err = g.r.fs.read(g.filePath("cpu.max"))
 	if err != nil {

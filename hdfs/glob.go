@@ -110,7 +110,8 @@ func matchAny(patterns []string, name string) bool {
 	return false
 }
 
-// Bounds of the expansion of the braces of one path component. What a name costs to match grows with the bytes.
+// Bounds of the expansion of the braces of one path component. What a name costs to match grows
+// with the bytes.
 const (
 	maxAlternatives     = 1024
 	maxAlternativeBytes = 64 << 10

@@ -15,7 +15,8 @@ type Source interface {
 	Open(ctx context.Context, path string, offset, bytes int64) (io.ReadCloser, error)
 }
 
-// ErrShrunk is the error of FetchSplit for a file that ends before its split: no other attempt reads more of it.
+// ErrShrunk is the error of FetchSplit for a file that ends before its split: no other attempt
+// reads more of it.
 var ErrShrunk = errors.New("it changed since the job was accepted")
 
 // fetchBufferBytes bounds the buffer of FetchSplit.
@@ -131,8 +132,9 @@ func (c *lineCutter) readEnd() int64 {
 	}
 }
 
-// resume passes over the next bytes, which were fed before, and returns how many of them are to be fed again: all of them
-// until it is known where the first line starts, and what is behind the end of the piece, where the last line may end.
+// resume passes over the next bytes, which were fed before, and returns how many of them are to be
+// fed again: all of them until it is known where the first line starts, and what is behind the end
+// of the piece, where the last line may end.
 func (c *lineCutter) resume(fed int64) (again int64) {
 	if fed == 0 || c.skipping || c.done {
 		return fed
@@ -143,8 +145,8 @@ func (c *lineCutter) resume(fed int64) (again int64) {
 	return again
 }
 
-// expectedBytes returns how many bytes are likely read from here on: few while the first line is sought behind which fed
-// bytes are passed over.
+// expectedBytes returns how many bytes are likely read from here on: few while the first line is
+// sought behind which fed bytes are passed over.
 func (c *lineCutter) expectedBytes(fed int64) int64 {
 	if c.skipping && fed > 0 {
 		return 0

@@ -6,9 +6,10 @@ import (
 	"github.com/drover-run/drover/internal/keyorder"
 )
 
-// KeyCoder encodes the keys of a job whose order is not that of their bytes such that the bytes of the encodings have
-// it: from the mapper's line to the reducer's, records are sorted and merged by those. Programs see the keys themselves.
-// One goroutine may call Encode while another calls Decode; more are not safe.
+// KeyCoder encodes the keys of a job whose order is not that of their bytes such that the bytes of
+// the encodings have it: from the mapper's line to the reducer's, records are sorted and merged by
+// those. Programs see the keys themselves. One goroutine may call Encode while another calls
+// Decode; more are not safe.
 type KeyCoder struct {
 	keys     *Keys
 	order    keyorder.Order
@@ -18,7 +19,8 @@ type KeyCoder struct {
 	original []byte
 }
 
-// Coder returns the encoding of keys for so many reducers, and nil if the order is that of their bytes.
+// Coder returns the encoding of keys for so many reducers, and nil if the order is that of their
+// bytes.
 func (k *Keys) Coder(reduces int) *KeyCoder {
 	order, _ := keyorder.Parse(k.Order)
 	if order == nil {
@@ -31,8 +33,8 @@ func (k *Keys) Coder(reduces int) *KeyCoder {
 	return c
 }
 
-// Encode returns the reducer of a key and its encoding, which is valid until the next call. O(len(key)), or
-// O(log n) comparisons, no allocation.
+// Encode returns the reducer of a key and its encoding, which is valid until the next call.
+// O(len(key)), or O(log n) comparisons, no allocation.
 func (c *KeyCoder) Encode(key []byte) (part int, encoded []byte) {
 	c.encoded = c.order.Append(c.encoded[:0], key)
 	if len(c.limits) > 0 {

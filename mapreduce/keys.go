@@ -14,7 +14,8 @@ const (
 )
 
 // Keys says what of a mapper's line is its key, and which reducer gets it. The zero value is
-// Hadoop's default: the first field in the order of its bytes, and the hash of the whole key. It is read-only.
+// Hadoop's default: the first field in the order of its bytes, and the hash of the whole key. It is
+// read-only.
 type Keys struct {
 	Fields          int      `json:"fields,omitempty"`           // number of the first fields of a line that are its key; 0: 1
 	PartitionFields int      `json:"partition_fields,omitempty"` // number of the first fields of a key whose hash chooses the reducer; 0: all
@@ -27,7 +28,8 @@ func (k Keys) IsZero() bool {
 	return k.Fields == 0 && k.PartitionFields == 0 && len(k.PartitionKeys) == 0 && len(k.Order) == 0
 }
 
-// SplitLine splits a line behind its first field, as Split does by default. A line without a tab is all key (bare).
+// SplitLine splits a line behind its first field, as Split does by default. A line without a tab is
+// all key (bare).
 func SplitLine(line []byte) (key, value []byte, bare bool) {
 	if i := bytes.IndexByte(line, '\t'); i >= 0 {
 		return line[:i], line[i+1:], false
@@ -44,7 +46,8 @@ func (k *Keys) Split(line []byte) (key, value []byte, bare bool) {
 	return line, nil, true
 }
 
-// fieldsEnd returns the index of the tab behind the first n fields of a line, at least one, and -1 if there is none.
+// fieldsEnd returns the index of the tab behind the first n fields of a line, at least one, and -1
+// if there is none.
 func fieldsEnd(line []byte, n int) int {
 	for at := 0; ; {
 		i := bytes.IndexByte(line[at:], '\t')
@@ -58,8 +61,9 @@ func fieldsEnd(line []byte, n int) int {
 	}
 }
 
-// Partition returns the reducer, in [0, n), of a key. n must be at least 1, and len(PartitionKeys)+1 if
-// there are any, and Order is not set. O(len(key)), or O(log n) comparisons.
+// Partition returns the reducer, in [0, n), of a key. n must be at least 1, and
+// len(PartitionKeys)+1 if there are any, and Order is not set. O(len(key)), or O(log n)
+// comparisons.
 func (k *Keys) Partition(key []byte, n int) int {
 	switch {
 	case len(k.PartitionKeys) > 0:

@@ -26,7 +26,8 @@ type KeySample struct {
 	rand  *rand.Rand
 }
 
-// NewKeySample returns an empty sample of keys of so many fields, with an entry of the order for each, or none.
+// NewKeySample returns an empty sample of keys of so many fields, with an entry of the order for
+// each, or none.
 func NewKeySample(fields int, order keyorder.Order) *KeySample {
 	return &KeySample{keys: Keys{Fields: fields}, order: order, rand: rand.New(rand.NewPCG(1, 1))}
 }
@@ -55,9 +56,10 @@ func (s *KeySample) Add(line []byte) {
 // Lines returns how many lines were added.
 func (s *KeySample) Lines() int { return s.added }
 
-// PartitionKeys returns n-1 keys that divide the sample into n ranges of about the same number of lines, as
-// Hadoop's InputSampler does, each shortened as far as it still divides the sample at the same place.
-// All lines of one key are in one range. It is an error if there are fewer keys than ranges.
+// PartitionKeys returns n-1 keys that divide the sample into n ranges of about the same number of
+// lines, as Hadoop's InputSampler does, each shortened as far as it still divides the sample at the
+// same place. All lines of one key are in one range. It is an error if there are fewer keys than
+// ranges.
 func (s *KeySample) PartitionKeys(n int) ([]string, error) {
 	slices.Sort(s.kept)
 	var starts []int // where another key begins
@@ -100,8 +102,9 @@ func (s *KeySample) between(before, key string) (string, error) {
 	return shortestInOrder(string(a), string(b), s.order)
 }
 
-// shortestInOrder returns the first fields of a key up to the one in which it differs from the key before it.
-// Of that field it returns a beginning where that is below the whole, that is in text upwards.
+// shortestInOrder returns the first fields of a key up to the one in which it differs from the key
+// before it. Of that field it returns a beginning where that is below the whole, that is in text
+// upwards.
 func shortestInOrder(before, key string, order keyorder.Order) (string, error) {
 	a, b := strings.SplitN(before, "\t", len(order)), strings.SplitN(key, "\t", len(order))
 	i := 0

@@ -32,8 +32,8 @@ type Piece struct {
 	Offset int64  `json:"offset"`
 	Length int64  `json:"length"`
 	Codec  Codec  `json:"codec"`
-	// FileLength is the length of the file when its splits were planned: what is appended later belongs to no piece. 0:
-	// unknown. It is for FetchSplit alone.
+	// FileLength is the length of the file when its splits were planned: what is appended later
+	// belongs to no piece. 0: unknown. It is for FetchSplit alone.
 	FileLength int64 `json:"file_length,omitempty"`
 }
 

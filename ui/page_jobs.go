@@ -119,8 +119,8 @@ func (q *query) jobsPage() (*view, error) {
 	return &view{Title: "Jobs", Nav: "Jobs", Template: "jobs", Data: d}, nil
 }
 
-// jobStates returns the choices of a job's state, and the chosen one. The past has only ended jobs: all of them, if jobs of
-// another state were chosen before.
+// jobStates returns the choices of a job's state, and the chosen one. The past has only ended jobs:
+// all of them, if jobs of another state were chosen before.
 func jobStates(v url.Values, past bool) (list []choice, state string, err error) {
 	live := []string{"live", "live", "waiting", "waiting", "running", "running"}
 	states := []string{"", "all", "succeeded", "succeeded", "failed", "failed", "stopped", "stopped"}

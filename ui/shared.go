@@ -80,9 +80,10 @@ func (a *answer) isStale() bool {
 	}
 }
 
-// fill calls fn. others is what the other answers cost that pages ask for. A call takes long because it costs much
-// or because it waited, for a new leader for instance; only what takes long twice is shared for long, or pages
-// would show for half a minute what was true before the leader changed.
+// fill calls fn. others is what the other answers cost that pages ask for. A call takes long
+// because it costs much or because it waited, for a new leader for instance; only what takes long
+// twice is shared for long, or pages would show for half a minute what was true before the leader
+// changed.
 func (a *answer) fill(ctx context.Context, others time.Duration, fn func(context.Context) (any, error)) {
 	ctx, cancel := context.WithTimeout(ctx, sharedLimit)
 	defer cancel()

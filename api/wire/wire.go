@@ -57,8 +57,9 @@ func IsOverload(err error) bool {
 	return header(err, connect.CodeResourceExhausted, RetryAfter) != ""
 }
 
-// header returns a header of an error with this code, "" if err has another one: Meta writes, and connect has
-// errors that all streams of a process share, as that of a stream's end, of code Unknown.
+// header returns a header of an error with this code, "" if err has another one: Meta writes, and
+// connect has errors that all streams of a process share, as that of a stream's end, of code
+// Unknown.
 func header(err error, code connect.Code, key string) string {
 	var ce *connect.Error
 	if !errors.As(err, &ce) || ce.Code() != code {
@@ -154,7 +155,8 @@ type NodeOwner struct {
 // nodeOwner is the header of an error by which a daemon is refused the name of a node.
 const nodeOwner = "Drover-Node-Owner"
 
-// NameTaken returns the error of a registration under the name of a node that is up with another daemon.
+// NameTaken returns the error of a registration under the name of a node that is up with another
+// daemon.
 func NameTaken(o NodeOwner, format string, args ...any) error {
 	err := connect.NewError(connect.CodeUnavailable, fault.New(fault.Unavailable, format, args...))
 	err.Meta().Set(nodeOwner, fmt.Sprintf("%d %d %d %s", o.ClusterEpoch, o.Node, o.Epoch, o.Cluster))

@@ -326,8 +326,8 @@ func (c *Client) serverDefaults(ctx context.Context) (namenode.ServerDefaults, e
 	return defaults, nil
 }
 
-// plainDefaults returns the NameNode's defaults, unless this client cannot exchange data with its DataNodes: they would
-// end each connection without a reason.
+// plainDefaults returns the NameNode's defaults, unless this client cannot exchange data with its
+// DataNodes: they would end each connection without a reason.
 func (c *Client) plainDefaults(ctx context.Context) (namenode.ServerDefaults, error) {
 	defaults, err := c.serverDefaults(ctx)
 	if err == nil && defaults.Encrypted {

@@ -14,8 +14,8 @@ import (
 	"github.com/drover-run/drover/hdfs/internal/namenode"
 )
 
-// Locations implements hdfs.Source. Cost: one request for the file's identity, one an hour for the defaults, and
-// one for each blocksPerCall blocks that are not cached.
+// Locations implements hdfs.Source. Cost: one request for the file's identity, one an hour for the
+// defaults, and one for each blocksPerCall blocks that are not cached.
 func (c *Client) Locations(ctx context.Context, name string, offset, length int64) (hdfs.Layout, error) {
 	name, err := cleanPath("locations", name)
 	if err != nil {

@@ -282,7 +282,8 @@ func newFailedNodes() *failedNodes { return &failedNodes{nodes: map[string]faile
 // all if none has expired.
 const maxFailedNodes = 10_000
 
-// add records a failure. info is the DatanodeInfoProto of a node that failed in a pipeline, otherwise nil.
+// add records a failure. info is the DatanodeInfoProto of a node that failed in a pipeline,
+// otherwise nil.
 func (f *failedNodes) add(address string, info []byte) {
 	now := time.Now()
 	f.mu.Lock()

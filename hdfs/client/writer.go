@@ -167,8 +167,8 @@ func (w *writer) endBlock() error {
 	return nil
 }
 
-// recordPipelineError records the DataNode that a failed pipeline names. The writers of the next files exclude it too,
-// above all that of the same file, when Upload writes it again.
+// recordPipelineError records the DataNode that a failed pipeline names. The writers of the next
+// files exclude it too, above all that of the same file, when Upload writes it again.
 func (w *writer) recordPipelineError(err error) error {
 	if bad := (*datanode.PipelineError)(nil); errors.As(err, &bad) && bad.BadNode != "" {
 		var info []byte

@@ -86,8 +86,9 @@ func (s *suite) cancelledWrite(t *testing.T, dir string) {
 	s.want(t, hdfs.ErrNotExist, err)
 }
 
-// delayedWrite has a writer stand still until another one has replaced its file, with nothing sent, with blocks that have
-// ended or with one that has not, and go on before or after the new file is renamed and its folder deleted.
+// delayedWrite has a writer stand still until another one has replaced its file, with nothing sent,
+// with blocks that have ended or with one that has not, and go on before or after the new file is
+// renamed and its folder deleted.
 func (s *suite) delayedWrite(t *testing.T, dir string) {
 	options := s.createOptions()
 	options.Overwrite = true

@@ -144,8 +144,8 @@ func (f *FS) Stat(ctx context.Context, name string) (hdfs.Info, error) {
 	return f.info(name, s), nil
 }
 
-// List implements hdfs.Source. Dangling symbolic links, links to a directory that they are in, what may not be looked
-// at, and what is neither file nor directory are unreadable.
+// List implements hdfs.Source. Dangling symbolic links, links to a directory that they are in, what
+// may not be looked at, and what is neither file nor directory are unreadable.
 func (f *FS) List(ctx context.Context, name string) ([]hdfs.Info, error) {
 	name, err := beginCall(ctx, "list", name)
 	if err != nil {

@@ -56,9 +56,9 @@ type Source interface {
 	Name() string
 }
 
-// Open reads both meta pages of f, which stays the caller's. Where one is damaged the database would use
-// the other, and perhaps forget an acknowledged transaction in silence. So that is an error, unless the
-// page shows that no acknowledged one is in it (see replaced).
+// Open reads both meta pages of f, which stays the caller's. Where one is damaged the database
+// would use the other, and perhaps forget an acknowledged transaction in silence. So that is an
+// error, unless the page shows that no acknowledged one is in it (see replaced).
 func Open(f Source) (*File, error) {
 	info, err := f.Stat()
 	if err != nil {

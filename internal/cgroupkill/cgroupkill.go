@@ -75,7 +75,8 @@ func processesBelow(dir string) (all []int, err error) {
 			return nil
 		}
 		for _, f := range strings.Fields(string(text)) {
-			// 0 is a process of another PID namespace; to kill(2) it would be this process's own group.
+			// 0 is a process of another PID namespace; to kill(2) it would be this process's own
+			// group.
 			if pid, err := strconv.Atoi(f); err == nil && pid > 0 {
 				all = append(all, pid)
 			}

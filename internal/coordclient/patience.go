@@ -6,12 +6,13 @@ import (
 	"time"
 )
 
-// noticeAfter is how long no coordinator answers before Patience.Lost is called: a change of the leader takes less.
+// noticeAfter is how long no coordinator answers before Patience.Lost is called: a change of the
+// leader takes less.
 const noticeAfter = 2 * time.Second
 
-// Patience is of a command that follows something: its calls wait for a coordinator that has answered
-// and is gone, also for one that is alone. One command has one, for all its calls. Lost and Found are called one at
-// a time.
+// Patience is of a command that follows something: its calls wait for a coordinator that has
+// answered and is gone, also for one that is alone. One command has one, for all its calls. Lost
+// and Found are called one at a time.
 type Patience struct {
 	Limit   time.Duration              // how long the calls try, from when no coordinator answers
 	Lost    func(until time.Time)      // is called once no coordinator has answered for a while
@@ -36,7 +37,8 @@ func patienceOf(ctx context.Context) *Patience {
 	return p
 }
 
-// outage returns when no coordinator answered for the first time, which is now unless another call has noticed it.
+// outage returns when no coordinator answered for the first time, which is now unless another call
+// has noticed it.
 func (p *Patience) outage(now time.Time) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()

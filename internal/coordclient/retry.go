@@ -66,15 +66,16 @@ func sleepContext(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Do calls fn until it succeeds, fails for another reason than those that Retrier
-// names, ctx ends or the limits are reached, which are short where no leader can be elected. It returns the last error of fn; of a
-// search for the leader the last that a coordinator answered. repeatable says
+// Do calls fn until it succeeds, fails for another reason than those that Retrier names, ctx ends
+// or the limits are reached, which are short where no leader can be elected. It returns the last
+// error of fn; of a search for the leader the last that a coordinator answered. repeatable says
 // that fn may be called again when the effect of a call is unknown.
 func (r *Retrier) Do(ctx context.Context, repeatable bool, fn func() error) error {
 	return r.repeat(ctx, repeatable, func(func()) error { return fn() })
 }
 
-// repeat is Do with a function for fn to call when a coordinator has answered and fn goes on, as a stream does.
+// repeat is Do with a function for fn to call when a coordinator has answered and fn goes on, as a
+// stream does.
 func (r *Retrier) repeat(ctx context.Context, repeatable bool, fn func(answered func()) error) error {
 	begin := func(patient bool) search {
 		return search{r: r, repeatable: repeatable, began: r.now(), pause: firstSearchPause, patient: patient, follows: patienceOf(ctx)}
@@ -138,8 +139,9 @@ func (s *search) waits() bool {
 	return true
 }
 
-// next turns to another coordinator, if that is what the error of a call without an answer, or of one
-// that does not lead, asks for, and reports whether to call again. The error returned is the one to give up with.
+// next turns to another coordinator, if that is what the error of a call without an answer, or of
+// one that does not lead, asks for, and reports whether to call again. The error returned is the
+// one to give up with.
 func (s *search) next(ctx context.Context, err error) (again bool, _ error) {
 	t := s.r.transport
 	if t == nil {
@@ -235,8 +237,8 @@ func handshakeTimedOut(err error) bool {
 	return errors.As(err, &timeout) && strings.HasSuffix(timeout.Error(), "net/http: TLS handshake timeout")
 }
 
-// isBroken reports whether a connection was made and ended without an answer. A refusal of this client's certificate
-// may look so.
+// isBroken reports whether a connection was made and ended without an answer. A refusal of this
+// client's certificate may look so.
 func isBroken(err error) bool {
 	var ce *connect.Error
 	return errors.As(err, &ce) && !connect.IsWireError(ce) && !neverSent(err)

@@ -3,7 +3,8 @@ package enum
 
 import "fmt"
 
-// Name returns the name that names has at the index of a value, or kind(value) if that is not in the set.
+// Name returns the name that names has at the index of a value, or kind(value) if that is not in
+// the set.
 func Name[T ~uint8 | ~int](kind string, value T, names []string) string {
 	if value >= 0 && int(value) < len(names) && names[value] != "" {
 		return names[value]

@@ -1,5 +1,5 @@
-// Package exechint says what a user can do about a program that is there and was not started. It imports the standard
-// library alone: the harness, which stays small, uses it too.
+// Package exechint says what a user can do about a program that is there and was not started. It
+// imports the standard library alone: the harness, which stays small, uses it too.
 package exechint
 
 import (
@@ -12,9 +12,10 @@ import (
 	"syscall"
 )
 
-// Of returns what the user can do about a program that is at path and was not started because of err, empty if
-// nothing is known. To execve(2) a script without its interpreter, and a program without its dynamic loader, are files
-// that do not exist: the bare error would be taken for one about the program itself.
+// Of returns what the user can do about a program that is at path and was not started because of
+// err, empty if nothing is known. To execve(2) a script without its interpreter, and a program
+// without its dynamic loader, are files that do not exist: the bare error would be taken for one
+// about the program itself.
 func Of(path string, err error) string {
 	switch {
 	case errors.Is(err, syscall.ENOEXEC):

@@ -7,9 +7,9 @@
 //	go test -run '^$' -fuzz '^FuzzParse$'                      inputs that Go's engine looks for
 //	DROVER_FUZZ_INPUTS=1000000 go test -run '^FuzzParse$'      that many mutations of seeds and corpora
 //
-// The last form draws from RAPID_SEED, else from a random seed, which it prints. It adds the corpora
-// in the folders that DROVER_FUZZ_CORPUS lists to the seeds. An input that fails is written to
-// testdata, where every run of the tests finds it. Only tests import this package.
+// The last form draws from RAPID_SEED, else from a random seed, which it prints. It adds the
+// corpora in the folders that DROVER_FUZZ_CORPUS lists to the seeds. An input that fails is written
+// to testdata, where every run of the tests finds it. Only tests import this package.
 package fuzztest
 
 import (

@@ -1,12 +1,13 @@
-// Package heaps keeps slices as binary heaps, as container/heap does, but for a type of entries and without
-// five methods for each: an Order says what an entry of the slice needs.
+// Package heaps keeps slices as binary heaps, as container/heap does, but for a type of entries and
+// without five methods for each: an Order says what an entry of the slice needs.
 package heaps
 
 // Order is the order of the entries of heaps. Any number of slices can be kept in it.
 type Order[T any] struct {
 	// Less reports whether a is before b.
 	Less func(a, b T) bool
-	// Moved, if not nil, is called with the index of an entry when it has another one, -1 when it leaves.
+	// Moved, if not nil, is called with the index of an entry when it has another one, -1 when it
+	// leaves.
 	Moved func(x T, i int)
 }
 

@@ -22,8 +22,8 @@ func (w writer) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// levelOf knows net/http's messages by their beginnings. Of those about accepting, such as for lack of file
-// descriptors, there is at most about one a second.
+// levelOf knows net/http's messages by their beginnings. Of those about accepting, such as for lack
+// of file descriptors, there is at most about one a second.
 func levelOf(message string) slog.Level {
 	switch {
 	case strings.HasPrefix(message, "http: Accept error"):

@@ -1,11 +1,12 @@
-// Package keyorder puts the keys of mappers' lines into another order than that of their bytes: some fields as
-// numbers, some the other way round. It does so by writing a key anew such that the bytes of what it wrote have the
-// wanted order, so that code that sorts, merges and compares keys need not know of it.
+// Package keyorder puts the keys of mappers' lines into another order than that of their bytes:
+// some fields as numbers, some the other way round. It does so by writing a key anew such that the
+// bytes of what it wrote have the wanted order, so that code that sorts, merges and compares keys
+// need not know of it.
 //
 // # What it is
 //
-// Parse reads the entries of key_order, one for each field of a key. Order.Append encodes a key, Order.Decode returns
-// it as it was, and Order.Compare compares two.
+// Parse reads the entries of key_order, one for each field of a key. Order.Append encodes a key,
+// Order.Decode returns it as it was, and Order.Compare compares two.
 //
 //   - text: by bytes. number: by value, as "sort -n" does: after blanks a sign, digits, and digits behind a point, of
 //     any length; what follows does not count, and a field that does not begin with a number is 0. Unlike there, a "+"
@@ -17,11 +18,11 @@
 //
 // # What it is not
 //
-// It knows nothing of lines, reducers and partitions. Keys have no newline; the last field has all that remains, tabs
-// included. The encoding is never stored beyond a job.
+// It knows nothing of lines, reducers and partitions. Keys have no newline; the last field has all
+// that remains, tabs included. The encoding is never stored beyond a job.
 //
 // # Who calls it
 //
-// Package jobspec checks job files with it, and package mapreduce sorts with it; they may not import each other. It
-// imports next to nothing, as the harness does.
+// Package jobspec checks job files with it, and package mapreduce sorts with it; they may not
+// import each other. It imports next to nothing, as the harness does.
 package keyorder

@@ -11,7 +11,8 @@ import (
 //	digits              two in each byte, from the first to the last that is not zero
 //	end                 one byte: plain, or other, which the field as text follows
 //
-// where the value is 0.DIGITS times 10 to the power of the exponent. Digits are above both ends, so that 1.5 is above
+// where the value is 0.DIGITS times 10 to the power of the exponent. Digits are above both ends, so
+// that 1.5 is above
 // 1. Of a negative number all but that text is inverted, and its ends are above its digits. A plain number, such as 42,
 // -7 or 0.25, follows from its value, and so is written once.
 const (

@@ -21,14 +21,15 @@ const (
 // Entries returns what Parse accepts.
 func Entries() []string { return []string{asText, asTextDesc, asNumber, asNumberDesc} }
 
-// Order is how the fields of a key are compared, one after the other. Nil is the order of the key's bytes.
+// Order is how the fields of a key are compared, one after the other. Nil is the order of the key's
+// bytes.
 type Order []field
 
 // field is how one field is compared. Only its methods know how it is encoded.
 type field struct{ number, desc bool }
 
-// Parse returns the order of entries. It is nil if all are "text": such keys are compared by their bytes.
-// ok is false if an entry is none of Entries.
+// Parse returns the order of entries. It is nil if all are "text": such keys are compared by their
+// bytes. ok is false if an entry is none of Entries.
 func Parse(entries []string) (o Order, ok bool) {
 	for _, e := range entries {
 		if !slices.Contains(Entries(), e) {
@@ -45,7 +46,8 @@ func Parse(entries []string) (o Order, ok bool) {
 // IsText reports whether field i is compared by its bytes, upwards.
 func (o Order) IsText(i int) bool { return o == nil || o[i] == field{} }
 
-// Compare compares two keys: below zero if a comes before b, and zero only if they are the same. O(length).
+// Compare compares two keys: below zero if a comes before b, and zero only if they are the same.
+// O(length).
 func (o Order) Compare(a, b string) int {
 	if o == nil {
 		return strings.Compare(a, b)
@@ -53,7 +55,8 @@ func (o Order) Compare(a, b string) int {
 	return bytes.Compare(o.Append(nil, []byte(a)), o.Append(nil, []byte(b)))
 }
 
-// Append appends the encoding of a key, whose bytes have the order. The order must not be nil. O(len(key)).
+// Append appends the encoding of a key, whose bytes have the order. The order must not be nil.
+// O(len(key)).
 func (o Order) Append(dst, key []byte) []byte {
 	last := len(o) - 1
 	for i, f := range o {
@@ -89,8 +92,8 @@ func (o Order) Decode(dst, encoded []byte) ([]byte, error) {
 	return nil, errEncoding
 }
 
-// append appends the encoding of one field, which is never the beginning of another one's. That of desc is
-// that of the opposite with all bits inverted.
+// append appends the encoding of one field, which is never the beginning of another one's. That of
+// desc is that of the opposite with all bits inverted.
 func (f field) append(dst, b []byte) []byte {
 	from := len(dst)
 	if f.number {
@@ -106,7 +109,8 @@ func (f field) append(dst, b []byte) []byte {
 	return dst
 }
 
-// decode appends the field at the beginning of an encoding and returns the length of its part, -1 if it is damaged.
+// decode appends the field at the beginning of an encoding and returns the length of its part, -1
+// if it is damaged.
 func (f field) decode(dst, encoded []byte) (out []byte, n int) {
 	r := reader{b: encoded}
 	if f.desc {
@@ -140,8 +144,8 @@ func (r *reader) next() byte {
 	return r.b[r.at-1] ^ r.invert
 }
 
-// textEnd ends the encoding of a text. Bytes up to that of a tab are written as one more, which leaves it to the end:
-// the one that a newline has is free.
+// textEnd ends the encoding of a text. Bytes up to that of a tab are written as one more, which
+// leaves it to the end: the one that a newline has is free.
 const textEnd = 0
 
 func appendText(dst, b []byte) []byte {

@@ -46,8 +46,8 @@ func (f Files) Check(kind Kind, name string, now time.Time) error {
 	return nil
 }
 
-// RenewalText says how somebody makes the certificate of a daemon; name "" stands for any. It has no colon, since the
-// text of Check has one in front of the cure.
+// RenewalText says how somebody makes the certificate of a daemon; name "" stands for any. It has
+// no colon, since the text of Check has one in front of the cure.
 func RenewalText(kind Kind, name string) string {
 	return fmt.Sprintf("make a new one with `drover tls cert -kind %s -host HOST %s` where the authority is, and put it in place", kind, nameOr(name, "NAME"))
 }

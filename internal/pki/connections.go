@@ -43,9 +43,10 @@ func NewConnections(limit int) *Connections {
 
 var errTooManyConnections = errors.New("the caller has too many connections")
 
-// Config returns the configuration of a server whose connections are counted. One counts for a certificate's name from
-// the end of its handshake on, also if no request ever comes by it; one over the limit is closed. It does not count
-// during the handshake: a certificate is no secret, and its key is proven by what the client sends last.
+// Config returns the configuration of a server whose connections are counted. One counts for a
+// certificate's name from the end of its handshake on, also if no request ever comes by it; one
+// over the limit is closed. It does not count during the handshake: a certificate is no secret, and
+// its key is proven by what the client sends last.
 func (t *Connections) Config(c *tls.Config) *tls.Config {
 	counted := c.Clone()
 	counted.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -97,8 +98,9 @@ func (t *Connections) Observe(c net.Conn, s http.ConnState) {
 	}
 }
 
-// add records what a connection, below TLS, shows in its handshake, so that CloseEnded knows it from here on. It
-// returns false if the caller has too many. A stranger's connection counts from here on, for the address.
+// add records what a connection, below TLS, shows in its handshake, so that CloseEnded knows it
+// from here on. It returns false if the caller has too many. A stranger's connection counts from
+// here on, for the address.
 func (t *Connections) add(c net.Conn, peers []*x509.Certificate) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -118,8 +120,9 @@ func (t *Connections) add(c net.Conn, peers []*x509.Certificate) bool {
 	return true
 }
 
-// count counts a connection for the name on its certificate if its handshake, which has ended, proved the key. It
-// closes the connection if the name has too many: others may have ended their handshakes since add.
+// count counts a connection for the name on its certificate if its handshake, which has ended,
+// proved the key. It closes the connection if the name has too many: others may have ended their
+// handshakes since add.
 func (t *Connections) count(c net.Conn) {
 	t.mu.Lock()
 	tc := t.open[c].tls
@@ -165,8 +168,8 @@ func (t *Connections) remove(c net.Conn) {
 	}
 }
 
-// CloseEnded closes the connections whose certificates have ended (see Member.Ended), with the calls on
-// them. It returns a text for each that names the certificate and says why.
+// CloseEnded closes the connections whose certificates have ended (see Member.Ended), with the
+// calls on them. It returns a text for each that names the certificate and says why.
 func (t *Connections) CloseEnded(m *Member, now time.Time) (closed []string) {
 	t.mu.Lock()
 	var gone []net.Conn

@@ -73,8 +73,8 @@ func (m *Member) Reload() error {
 	return errors.Join(m.reloadPairLocked(), m.reloadCRLLocked())
 }
 
-// ReloadFrom is Reload with the certificate and key in other files, which are followed from then on unless they cannot
-// be used.
+// ReloadFrom is Reload with the certificate and key in other files, which are followed from then on
+// unless they cannot be used.
 func (m *Member) ReloadFrom(cert, key string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -146,8 +146,9 @@ func (m *Member) reloadCRLLocked() error {
 	return nil
 }
 
-// changedLocked returns the stamps of the files if one of them differs from what was loaded, otherwise nil. They are
-// to be remembered once the files are loaded: what replaces a file after this look has another one.
+// changedLocked returns the stamps of the files if one of them differs from what was loaded,
+// otherwise nil. They are to be remembered once the files are loaded: what replaces a file after
+// this look has another one.
 func (m *Member) changedLocked(paths ...string) (now map[string]stamp, err error) {
 	changed := false
 	now = map[string]stamp{}
@@ -206,9 +207,10 @@ func (m *Member) Revoked(c *x509.Certificate) bool {
 	return m.revoked.has(c.SerialNumber)
 }
 
-// Ended says why a certificate that was good when its connection was opened is refused now: "was revoked", or
-// "has expired" for that of a user; "" for one that is still accepted. The expiry of a node's or a coordinator's
-// certificate ends no open connection, so that running tasks are not lost by it; the next connection is refused.
+// Ended says why a certificate that was good when its connection was opened is refused now: "was
+// revoked", or "has expired" for that of a user; "" for one that is still accepted. The expiry of a
+// node's or a coordinator's certificate ends no open connection, so that running tasks are not lost
+// by it; the next connection is refused.
 func (m *Member) Ended(c *x509.Certificate, now time.Time) (why string) {
 	if m.Revoked(c) {
 		return "was revoked"

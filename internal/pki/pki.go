@@ -53,8 +53,8 @@ const (
 	caKey  = "ca.key"
 )
 
-// CreateCA makes an authority in dir. It returns fault.Exists if there is one or a part of one, since a second one
-// would invalidate every certificate.
+// CreateCA makes an authority in dir. It returns fault.Exists if there is one or a part of one,
+// since a second one would invalidate every certificate.
 func CreateCA(dir string, now time.Time) error {
 	switch cert, key := fileExists(filepath.Join(dir, caCert)), fileExists(filepath.Join(dir, caKey)); {
 	case cert && key:

@@ -121,8 +121,9 @@ func List(dir string) (ca *x509.Certificate, issued []Issued, err error) {
 	return ca, issued, nil
 }
 
-// markCurrent sets Current of certificates that are sorted as by List. inPlace are those in <name>.pem, by common name. Of two of one
-// second neither is known to be replaced: both are current.
+// markCurrent sets Current of certificates that are sorted as by List. inPlace are those in
+// <name>.pem, by common name. Of two of one second neither is known to be replaced: both are
+// current.
 func markCurrent(issued []Issued, inPlace map[string]*x509.Certificate) {
 	newest := map[string]*x509.Certificate{}
 	for k := range issued {

@@ -12,9 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hasLargeInodes reports whether folders of the file system may have inode numbers that are no project numbers. xfs
-// makes them from a disk's blocks, and spreads new folders over the whole disk: a small number of one says nothing
-// of the next. Other file systems with project quotas have numbers of 32 bits.
+// hasLargeInodes reports whether folders of the file system may have inode numbers that are no
+// project numbers. xfs makes them from a disk's blocks, and spreads new folders over the whole
+// disk: a small number of one says nothing of the next. Other file systems with project quotas have
+// numbers of 32 bits.
 func hasLargeInodes(d *os.File) (bool, error) {
 	var st unix.Stat_t
 	var of unix.Statfs_t
@@ -32,7 +33,8 @@ func hasLargeInodes(d *os.File) (bool, error) {
 	return !hasInodes32(string(mounts), fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev))), err
 }
 
-// hasInodes32 reports whether a device, "major:minor", is mounted with inode32, in the text of mountinfo (proc(5)).
+// hasInodes32 reports whether a device, "major:minor", is mounted with inode32, in the text of
+// mountinfo (proc(5)).
 func hasInodes32(mountinfo, device string) bool {
 	for line := range strings.Lines(mountinfo) {
 		before, after, ok := strings.Cut(line, " - ")
@@ -60,8 +62,8 @@ func geometryOf(d *os.File) (g xfsGeometry, err error) {
 	return g, nil
 }
 
-// largestInode returns the largest number of an inode: the number of its allocation group, and its place in the group,
-// in as many bits as the largest place takes.
+// largestInode returns the largest number of an inode: the number of its allocation group, and its
+// place in the group, in as many bits as the largest place takes.
 func (g xfsGeometry) largestInode() uint64 {
 	if g.inodeSize == 0 || g.groupBlocks == 0 || g.groups == 0 {
 		return 0

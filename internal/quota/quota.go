@@ -218,8 +218,8 @@ func setLimits(d *os.File, id uint32, want diskQuota) error {
 	return nil
 }
 
-// lacksQuota reports whether an error means that a file system has no project quotas, and not that its disk is
-// full or broken.
+// lacksQuota reports whether an error means that a file system has no project quotas, and not that
+// its disk is full or broken.
 func lacksQuota(err error) bool {
 	for _, e := range []error{unix.ENOSYS, unix.EPERM, unix.ESRCH, unix.ENOTSUP, unix.EINVAL, unix.ENOTBLK, unix.ENODEV, unix.ENOTTY} {
 		if errors.Is(err, e) {

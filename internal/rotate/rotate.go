@@ -107,7 +107,8 @@ const copyBytes = 32 << 10
 // copyBuffers are those of ReadFrom: short tasks would leave two for each to collect.
 var copyBuffers = sync.Pool{New: func() any { b := make([]byte, copyBytes); return &b }}
 
-// ReadFrom implements io.ReaderFrom, so that io.Copy allocates no buffer. It writes what it reads at once.
+// ReadFrom implements io.ReaderFrom, so that io.Copy allocates no buffer. It writes what it reads
+// at once.
 func (l *File) ReadFrom(r io.Reader) (int64, error) {
 	buf := copyBuffers.Get().(*[]byte)
 	defer copyBuffers.Put(buf)

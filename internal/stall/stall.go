@@ -1,8 +1,10 @@
-// Package stall cuts off responses that their callers do not read, and requests whose rest nobody waits for. A server of ours writes to the network in
-// three ways that net/http bounds by one number for the whole response or not at all: long files, streams that
-// are silent for hours, and what is left in buffers when the handler has returned. With HTTP/2 a caller
-// closes the window of a response with one frame, and could so hold the memory of thousands of them. With
-// HTTP/1 it reads what the handler left of a body before it sends the header, and waits for that without a limit.
+// Package stall cuts off responses that their callers do not read, and requests whose rest nobody
+// waits for. A server of ours writes to the network in three ways that net/http bounds by one
+// number for the whole response or not at all: long files, streams that are silent for hours, and
+// what is left in buffers when the handler has returned. With HTTP/2 a caller closes the window of
+// a response with one frame, and could so hold the memory of thousands of them. With HTTP/1 it
+// reads what the handler left of a body before it sends the header, and waits for that without a
+// limit.
 package stall
 
 import (
@@ -13,9 +15,9 @@ import (
 	"time"
 )
 
-// Handler answers with next, and cuts off each response of which nothing is read for limit while there is
-// something to write. Between two messages of a stream, which flushes each, there is no limit. A body that the
-// handler has not read when it answers has as long to come.
+// Handler answers with next, and cuts off each response of which nothing is read for limit while
+// there is something to write. Between two messages of a stream, which flushes each, there is no
+// limit. A body that the handler has not read when it answers has as long to come.
 func Handler(limit time.Duration, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		out := &writer{ResponseWriter: w, ctl: http.NewResponseController(w), limit: limit}

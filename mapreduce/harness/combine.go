@@ -157,7 +157,8 @@ func foldGroups(next nextFunc, f valueFolder, emit func(key, value []byte) error
 	}
 }
 
-// sumFolder adds integers. What it refuses is in the mapper's output: another attempt finds the same there.
+// sumFolder adds integers. What it refuses is in the mapper's output: another attempt finds the
+// same there.
 type sumFolder struct{ sum int64 }
 
 func (s *sumFolder) reset() { s.sum = 0 }

@@ -1,25 +1,23 @@
-// Package harness is the program that executes one task at its place: in its
-// container, or as a plain process under "drover dev". It reads a
-// mapreduce.TaskSpec, feeds the user's program as Hadoop Streaming does, sorts,
-// combines, spills and merges, and ends by writing a mapreduce.Result.
+// Package harness is the program that executes one task at its place: in its container, or as a
+// plain process under "drover dev". It reads a mapreduce.TaskSpec, feeds the user's program as
+// Hadoop Streaming does, sorts, combines, spills and merges, and ends by writing a
+// mapreduce.Result.
 //
-// cmd/drover ("drover harness SPEC") and the small cmd/drover-harness call Main;
-// nothing else imports the package.
+// cmd/drover ("drover harness SPEC") and the small cmd/drover-harness call Main; nothing else
+// imports the package.
 //
-// The harness uses no network. Besides regular files it holds only its stdio and
-// the pipes to its own children, so it can be checkpointed at any moment. It
-// measures waiting by its own sleeps and not by a clock, so that hours in which
-// it was frozen are not a stall. It imports only the standard library and
-// klauspost/compress, because it starts once for each task on slow machines.
+// The harness uses no network. Besides regular files it holds only its stdio and the pipes to its
+// own children, so it can be checkpointed at any moment. It measures waiting by its own sleeps and
+// not by a clock, so that hours in which it was frozen are not a stall. It imports only the
+// standard library and klauspost/compress, because it starts once for each task on slow machines.
 //
-// The user's program leads a process group. The group is killed when the program
-// has ended, when the harness is stopped (SIGTERM, then SIGKILL after grace_ms),
-// and by the kernel when the harness dies. As process 1 of a container the
-// harness also reaps orphans.
+// The user's program leads a process group. The group is killed when the program has ended, when
+// the harness is stopped (SIGTERM, then SIGKILL after grace_ms), and by the kernel when the harness
+// dies. As process 1 of a container the harness also reaps orphans.
 //
-// Conventions are those of Hadoop Streaming: lines on stdin; lines on stdout with
-// the key up to the first tab, or up to the one behind its last field
-// (mapreduce.Keys); names of job and task in the environment (see Environ); "reporter:counter:GROUP,NAME,AMOUNT" and "reporter:status:TEXT" on
-// stderr, which are removed from the log. A program that stops reading early and
-// ends with status 0 has succeeded.
+// Conventions are those of Hadoop Streaming: lines on stdin; lines on stdout with the key up to the
+// first tab, or up to the one behind its last field (mapreduce.Keys); names of job and task in the
+// environment (see Environ); "reporter:counter:GROUP,NAME,AMOUNT" and "reporter:status:TEXT" on
+// stderr, which are removed from the log. A program that stops reading early and ends with status 0
+// has succeeded.
 package harness

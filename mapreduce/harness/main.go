@@ -41,8 +41,8 @@ func Main(args []string) int {
 	return Run(ctx, spec, os.Stdout, os.Stderr)
 }
 
-// Run executes the task, writes its result and returns the exit code. What stdout and log get is the log of the
-// program. It ends early when the context does.
+// Run executes the task, writes its result and returns the exit code. What stdout and log get is
+// the log of the program. It ends early when the context does.
 func Run(ctx context.Context, spec *mapreduce.TaskSpec, stdout *os.File, log io.Writer) int {
 	t := newTask(ctx, spec, stdout, log)
 	err := t.reserveResultSpace()

@@ -56,8 +56,8 @@ func newPipe(write bool) (own *pipeEnd, child *os.File, err error) {
 	return own, child, nil
 }
 
-// expireIn makes waiting fail with os.ErrDeadlineExceeded once it has taken d from now on. Time in which the task was
-// frozen, or its clock was set, does not count.
+// expireIn makes waiting fail with os.ErrDeadlineExceeded once it has taken d from now on. Time in
+// which the task was frozen, or its clock was set, does not count.
 func (p *pipeEnd) expireIn(d time.Duration) { p.left.Store(d.Nanoseconds()) }
 
 // pollfd is struct pollfd of poll(2).

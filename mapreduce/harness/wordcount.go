@@ -76,7 +76,8 @@ func newWordTable(to *sortmerge.Collector, spec *mapreduce.TaskSpec, coder *mapr
 	return w
 }
 
-// spacesIn returns a word that has the highest bit of each byte of x set that separates words (isSpace).
+// spacesIn returns a word that has the highest bit of each byte of x set that separates words
+// (isSpace).
 func spacesIn(x uint64) uint64 {
 	const ones, highest = 0x0101010101010101, 0x8080808080808080
 	low := x &^ highest // adding to it carries into no other byte
@@ -123,7 +124,8 @@ func (w *wordTable) countText(text []byte) error {
 	return nil
 }
 
-// find finds the next word of a text from i on, with length 0 if there is none, and returns where the text goes on.
+// find finds the next word of a text from i on, with length 0 if there is none, and returns where
+// the text goes on.
 func (w *wordTable) find(text []byte, i int, f *foundWord) int {
 	for ; i < len(text); i++ {
 		x := load(text, i)
@@ -314,8 +316,8 @@ func (w *wordTable) collect(s *wordSlot) error {
 	return nil
 }
 
-// touch reads the first byte of each long word. They lie anywhere in the arena, and one after the other
-// each costs a trip to memory; here the trips overlap.
+// touch reads the first byte of each long word. They lie anywhere in the arena, and one after the
+// other each costs a trip to memory; here the trips overlap.
 func (w *wordTable) touch(list []wordSlot) {
 	sum := byte(0)
 	for i := range list {

@@ -37,8 +37,8 @@ type ExternalMerge struct {
 	created int
 }
 
-// neededBytes returns the memory of a merge of segments with these largest records: a reader holds a whole record, a larger one
-// in place of its buffer, and a writer has two buffers at most.
+// neededBytes returns the memory of a merge of segments with these largest records: a reader holds
+// a whole record, a larger one in place of its buffer, and a writer has two buffers at most.
 func neededBytes(largest []int64, buffer int64) int64 {
 	n := 2 * buffer
 	for _, l := range largest {
@@ -57,8 +57,8 @@ func (g *ExternalMerge) bufferBytes(segments []Segment) int {
 	return int(b)
 }
 
-// fits reports whether segments with these largest records may be open at once. Two always may: there is no other way to
-// merge them. Records that fit into the smallest buffer never count.
+// fits reports whether segments with these largest records may be open at once. Two always may:
+// there is no other way to merge them. Records that fit into the smallest buffer never count.
 func (g *ExternalMerge) fits(largest []int64) bool {
 	n := int64(len(largest))
 	return n <= 2 || n <= int64(g.FanIn) && neededBytes(largest, minBufferBytes) <= max(g.Memory, (n+2)*minBufferBytes)
@@ -101,8 +101,9 @@ func largestRecords(segments []Segment) []int64 {
 	return largest
 }
 
-// nextMerge returns which segments to merge next: as few as bring their number down to FanIn, or make the largest records fit into
-// Memory. Where no merge is enough, or those do not fit themselves, it is as many as fit.
+// nextMerge returns which segments to merge next: as few as bring their number down to FanIn, or
+// make the largest records fit into Memory. Where no merge is enough, or those do not fit
+// themselves, it is as many as fit.
 func (g *ExternalMerge) nextMerge(segments []Segment, largest []int64) (at, width int) {
 	width = min(g.FanIn, len(segments)-g.FanIn+1)
 	if len(segments) <= g.FanIn {
@@ -124,7 +125,8 @@ func (g *ExternalMerge) nextMerge(segments []Segment, largest []int64) (at, widt
 	}
 }
 
-// smallestWindow returns the start of the adjacent segments with the fewest bytes of those that may be merged; -1: none may.
+// smallestWindow returns the start of the adjacent segments with the fewest bytes of those that may
+// be merged; -1: none may.
 func smallestWindow(segments []Segment, width int, mayMerge func(at int) bool) int {
 	best, least, sum := -1, int64(0), int64(0)
 	for end := range segments {

@@ -42,8 +42,8 @@ var errChecksum = errors.New("checksum mismatch")
 type Options struct {
 	// Dial opens connections; required.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// DialTimeout bounds opening a connection, IOTimeout each wait for bytes of a read. A pipeline sends a heartbeat
-	// twice in IOTimeout; its own waits depend on its length.
+	// DialTimeout bounds opening a connection, IOTimeout each wait for bytes of a read. A pipeline
+	// sends a heartbeat twice in IOTimeout; its own waits depend on its length.
 	DialTimeout, IOTimeout time.Duration
 	// ClientName is the lease holder of a write, and a name in the log of a read.
 	ClientName string

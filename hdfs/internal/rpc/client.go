@@ -122,10 +122,10 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// Call sends a request message and returns the response message, which the caller
-// owns. While no server can answer (down, standby, safe mode, starting) it retries
-// with the same call id until WaitLimit has passed, and then returns an
-// ErrUnavailable with the last error. A call whose context has ended is not sent: it could change something.
+// Call sends a request message and returns the response message, which the caller owns. While no
+// server can answer (down, standby, safe mode, starting) it retries with the same call id until
+// WaitLimit has passed, and then returns an ErrUnavailable with the last error. A call whose
+// context has ended is not sent: it could change something.
 func (c *Client) Call(ctx context.Context, method string, request []byte) ([]byte, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("%s at NameNode: %w", method, context.Cause(ctx))

@@ -73,16 +73,16 @@ func (e *RemoteError) Unwrap() error {
 	return hdfs.ErrRefused
 }
 
-// momentary are the beginnings of the names of exceptions by which a server says something of itself, and not of the
-// request: it is interrupted, damaged, or does not reach another server.
+// momentary are the beginnings of the names of exceptions by which a server says something of
+// itself, and not of the request: it is interrupted, damaged, or does not reach another server.
 var momentary = []string{
 	"java.io.EOFException", "java.io.InterruptedIOException", "java.lang.", "java.net.", "java.nio.", "java.util.",
 	"org.apache.hadoop.ha.", "org.apache.hadoop.hdfs.protocol.RecoveryInProgressException", "org.apache.hadoop.hdfs.qjournal.",
 	"org.apache.hadoop.hdfs.server.", "org.apache.hadoop.ipc.", "org.apache.hadoop.net.", "org.apache.hadoop.security.token.",
 }
 
-// isOfTheMoment reports whether the same request may succeed later. A router, which stands before several NameNodes,
-// sends plain IOExceptions while it reaches none.
+// isOfTheMoment reports whether the same request may succeed later. A router, which stands before
+// several NameNodes, sends plain IOExceptions while it reaches none.
 func (e *RemoteError) isOfTheMoment() bool {
 	return e.Class == "" || strings.Contains(e.message, "No namenode available") ||
 		slices.ContainsFunc(momentary, func(prefix string) bool { return strings.HasPrefix(e.Class, prefix) })
