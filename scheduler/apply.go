@@ -11,23 +11,23 @@ import (
 // Rollback undoes it inside a try. O(1) plus the tenant's depth; no allocation once the State has its size.
 func (s *State) Apply(a *Action, now Time) error { return s.applier().apply(a, now, true) }
 
-// ApplyFact is Apply for an action that was already committed to a log. It does not check free capacity, which may
-// become negative, whether the node is schedulable and the stage open (outputs of its maps may have been lost since), or
-// what levels nodes support. A parked attempt goes on by it: a user may resume what no policy may.
+// ApplyFact is Apply for an action that is already committed to a log. It does not check free capacity (which
+// may become negative), whether the node is schedulable, whether the stage is open (map outputs may have been
+// lost since) or which levels nodes support. It may resume a parked attempt, which no policy may: users do.
 func (s *State) ApplyFact(a *Action, now Time) error { return s.applier().apply(a, now, false) }
 
 // applier executes actions on a State.
 type applier struct{ s *State }
 
-// target is what an action on a task or an attempt is about.
+// target is the object of an action on a task or an attempt.
 type target struct {
 	g    *Stage
 	a    *Attempt // nil for a placement
-	slot int32    // of a
-	n    *Node    // that a placement or a migration leads to
+	slot int32    // slot of a
+	n    *Node    // node of a placement, or target of a migration
 }
 
-// apply implements Apply and, without verify, ApplyFact: then the action is committed already.
+// apply implements Apply (verify is true) and ApplyFact (verify is false: the action is already committed).
 func (p applier) apply(act *Action, now Time, verify bool) error {
 	var err error
 	switch act.Kind {
@@ -47,7 +47,7 @@ func (p applier) apply(act *Action, now Time, verify bool) error {
 	return err
 }
 
-// find returns what an action on a task or an attempt is about, or why it is impossible now. verify is as in apply.
+// find returns the target of an action on a task or an attempt, or why it is impossible now. verify is as in apply.
 func (p applier) find(act *Action, verify bool) (t target, err error) {
 	run := act.Run
 	switch act.Kind {
@@ -97,16 +97,16 @@ func (p applier) findPlacement(a *Action, verify bool) (*Stage, error) {
 	case a.Speculative && (!g.busy.has(i) || g.done.has(i) || p.s.Attempts().at(g.active.get(i)-1).sibling != 0 || verify && !g.Open || g.Job.Phase != JobActive):
 		return nil, refuse(ErrStale, "task "+a.Task.String(), "it cannot have a second attempt now")
 	}
-	// A committed placement may be of an attempt that moved since, or that a restored cluster had: its run is then
-	// higher.
+	// A committed placement may be of an attempt that moved since, or that a restored cluster had;
+	// its run is then above 1.
 	if want := p.s.Attempts().NextAttempt(g, i); a.Attempt != want || a.Run < 1 {
 		return nil, refuse(ErrStale, "task "+a.Task.String(), "attempt %d run %d: the next one is %d run 1", a.Attempt, a.Run, want)
 	}
 	return g, nil
 }
 
-// findNode returns the node that an attempt is to occupy. With verify it returns an error
-// unless the node is schedulable and fits the demand.
+// findNode returns the node of a placement or migration. With verify it returns an error unless the
+// node is schedulable and fits the demand.
 func (p applier) findNode(act *Action, d Resources, space int64, verify bool) (*Node, error) {
 	id, disk := act.Node, act.Disk
 	n := p.s.Node(id)
@@ -170,7 +170,7 @@ func (g *Stage) accrueTaskTime(now Time) {
 	}
 }
 
-// begin notes for Job.Begun that an attempt of the stage was placed. A try that is rolled back leaves the note.
+// begin records for Job.Begun that an attempt of the stage was placed. Rollback does not undo it.
 func (g *Stage) begin() { g.Job.begun = max(g.Job.begun, uint16(g.Index+1)) }
 
 func (g *Stage) addPending(n int32) {
@@ -178,7 +178,7 @@ func (g *Stage) addPending(n int32) {
 	g.Job.Pending += int64(n)
 }
 
-// occupy takes (sign 1) or frees (sign -1) what an attempt occupies on a node.
+// occupy subtracts an attempt's occupancy from a node's free capacity (sign 1), or adds it back (sign -1).
 func (n *Node) occupy(disk int16, h *Occupancy, sign int64) {
 	if sign < 0 {
 		n.Free = n.Free.Add(h.Resources)
@@ -209,7 +209,7 @@ func (p applier) findAttempt(id AttemptID, run int32) (*Attempt, *Stage, int32, 
 	return nil, nil, 0, refuse(ErrStale, "attempt "+id.String(), "it is not live")
 }
 
-// PendingRelease returns what the suspension or kill in progress will free, as far as is known before it is measured.
+// PendingRelease returns what the suspension or kill in progress will free, an estimate until the node measures it.
 func (a *Attempt) PendingRelease() Resources {
 	switch {
 	case a.Phase == AttemptSuspending && a.Target == LevelFrozen:
@@ -246,7 +246,7 @@ func (p applier) change(act *Action, t *target, now Time) {
 	}
 }
 
-// resume lets an attempt go on, on its node or on the one that it migrates to.
+// resume resumes an attempt on its node, or on the target of its migration.
 func (p applier) resume(act *Action, t *target, now Time) {
 	a := t.a
 	p.s.links().detach(a, t.slot)
@@ -291,8 +291,8 @@ func (p applier) checkResume(a *Attempt, verify bool) error {
 	return nil
 }
 
-// FitsBack reports whether what a suspended attempt needs beyond what it occupies is free on its node, which may be
-// draining. A node that shrank may have less than nothing free: where the attempt needs nothing, it fits. O(1).
+// FitsBack reports whether the node of a suspended attempt, which may be draining, has free what the attempt
+// needs beyond what it occupies. A resource of which it needs nothing more fits even if Free is negative. O(1).
 func (a *Attempt) FitsBack(n *Node) bool {
 	more := a.Demand.Sub(a.Occupied.Resources).Max(Resources{})
 	return !n.Spec.Down && n.hasCapacity(a.Disk, more, max(a.DiskSpace-a.Occupied.Disk, 0))
@@ -337,7 +337,7 @@ func (p applier) reserve(r *Reservation) error {
 	return nil
 }
 
-// checkReservation returns an error if a reservation has an invalid value or is for what does not exist.
+// checkReservation returns an error if a reservation has an invalid value or names an unknown object.
 func (p applier) checkReservation(r *Reservation) error {
 	if err := r.validate(); err != nil {
 		return err
@@ -357,7 +357,7 @@ func (r *Reservation) refuse(class error, format string, args ...any) error {
 	return refuse(class, fmt.Sprintf("reservation %d", r.ID), format, args...)
 }
 
-// refuseAdded returns an error about a reservation that would be one too many.
+// refuseAdded returns the error for a reservation beyond the maximum.
 func (r *Reservation) refuseAdded() error {
 	return r.refuse(ErrInvalid, "there are already the maximum of %d reservations", maxReservations)
 }

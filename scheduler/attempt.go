@@ -38,8 +38,8 @@ type Attempt struct {
 	Target      Level // level of the suspension in progress, 0 for none
 	Phase       AttemptPhase
 	Speculative bool
-	// Parked attempts were suspended by a user or a drain, or an operator is to adopt them: no policy resumes them, nor
-	// plans them once they are suspended. Attempts.Suspended leaves them out.
+	// Parked attempts were suspended by a user or a drain, or wait for an operator to adopt them. No policy
+	// resumes them, nor plans for them once they are suspended. Attempts.Suspended leaves them out.
 	Parked bool
 	// RefusedLevels are the levels that the node failed to bring the attempt to.
 	RefusedLevels LevelSet

@@ -45,8 +45,8 @@ func (at Attempts) In(g *Stage) iter.Seq[*Attempt] {
 	}
 }
 
-// Slots returns the slot numbers of the live attempts at a task, -1 for none. A slot belongs to one attempt while it
-// lives and is reused afterwards, so that slots can index an owner's own table of attempts. O(1).
+// Slots returns the slot numbers of the live attempts at a task, -1 for none. An attempt keeps its slot while
+// it lives; the slot is reused afterwards. A caller may index its own table of attempts by slot. O(1).
 func (at Attempts) Slots(id TaskID) (first, second int32) {
 	g := at.s.Stage(id.StageID())
 	if !g.hasTask(id.Index) || g.active.get(id.Index) == 0 {
@@ -56,9 +56,9 @@ func (at Attempts) Slots(id TaskID) (first, second int32) {
 	return first, at.at(first).sibling - 1
 }
 
-// Prefetch loads the memory that ending the attempts in these slots (Slots) will read; it changes nothing. Ending an
-// attempt waits for several dependent cache misses; here the misses of many attempts overlap. The result has no
-// meaning: it keeps the compiler from dropping the loads. O(slots x attempts on a node / 16).
+// Prefetch loads the memory that ending the attempts in these slots (Slots) will read; it changes nothing.
+// Ending an attempt waits for several dependent cache misses; here the misses of many attempts overlap. The
+// result only keeps the compiler from dropping the loads. O(slots x attempts on a node / 16).
 func (at Attempts) Prefetch(slots []int32) int64 {
 	sum := int64(0)
 	for _, slot := range slots {

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// A job may avoid nodes: those on which its tasks alone fail, as the owner of the State found (Events.SetAvoided). Its
-// tasks are not placed there while another schedulable node is large enough for them: policies see such a node as one
-// that is not schedulable, for this job only. Avoided nodes are no rule of Check: a plan made before may still use one.
+// A job may avoid nodes on which only its own tasks fail; the owner of the State finds them
+// (Events.SetAvoided). While another schedulable node is large enough, policies treat an avoided node as
+// not schedulable for this job. Check does not enforce this: a plan made earlier may still use such a node.
 
-// SetAvoided replaces the nodes that a job avoids. O(nodes given), and classes of demands are built again.
+// SetAvoided replaces the nodes that a job avoids. O(nodes given); drops the demand classes.
 func (e Events) SetAvoided(id JobID, nodes []NodeID) error {
 	j, err := e.eventJob(id)
 	if err != nil {
@@ -41,32 +41,32 @@ func (g *Stage) Avoider() JobID {
 	return g.Job.Spec.ID
 }
 
-// Avoidance identifies the nodes that tasks avoid: those of equal demands fit on the same nodes if it is equal too.
+// Avoidance identifies the nodes that tasks avoid: tasks of equal demand and equal Avoidance fit on the same nodes.
 type Avoidance struct {
-	job    JobID // 0: it avoids none
-	begins int32 // how many of the cluster's windows.begins come too early
+	job    JobID // 0: no job's avoided nodes
+	begins int32 // how many of the cluster's windows.begins come before a task would end
 }
 
-// AvoidanceOf returns which nodes the tasks of a stage avoid now. O(1) while no window is ordered.
+// AvoidanceOf returns which nodes the tasks of a stage avoid now. O(1) while no node has windows.
 func (c *Cluster) AvoidanceOf(g *Stage) Avoidance { return Avoidance{g.Avoider(), c.begunBy(g)} }
 
-// Job returns the job that avoids nodes, 0 if it is none that does.
+// Job returns the job whose avoided nodes count, 0 if there is none.
 func (a Avoidance) Job() JobID { return a.job }
 
 // IsZero reports whether no node is avoided.
 func (a Avoidance) IsZero() bool { return a == Avoidance{} }
 
-// DemandClass is what a task needs of a node: tasks of one class fit on the same nodes.
+// DemandClass is a task's needs: tasks of one class fit on the same nodes.
 type DemandClass struct {
 	need      capacityVec
 	Avoidance Avoidance
 }
 
-// DemandClassOf returns the class of a stage's tasks now. O(1) while no window is ordered.
+// DemandClassOf returns the class of a stage's tasks now. O(1) while no node has windows.
 func (c *Cluster) DemandClassOf(g *Stage) DemandClass { return DemandClass{g.need(), c.AvoidanceOf(g)} }
 
-// Avoids reports whether no task of the stage may be placed on a node because its job avoids it, or
-// because it would not end before the node leaves (Window). O(1) if it avoids none.
+// Avoids reports whether no task of the stage may be placed on a node: its job avoids the node, or
+// the task would not end before the node leaves (Window). O(1) if the stage avoids no node.
 func (c *Cluster) Avoids(g *Stage, id NodeID) bool {
 	if c.AvoidanceOf(g).IsZero() {
 		return false
@@ -75,15 +75,15 @@ func (c *Cluster) Avoids(g *Stage, id NodeID) bool {
 	return found
 }
 
-// countAvoiding counts a job among those that avoid nodes (sign 1), or no longer (sign -1).
+// countAvoiding adds a job to the number of jobs that avoid nodes (sign 1), or removes it (sign -1).
 func (c *Cluster) countAvoiding(j *Job, sign int) {
 	if len(j.avoided) > 0 {
 		c.avoiding += sign
 	}
 }
 
-// nodeChanged drops the classes of the jobs that avoid nodes: whether another node is large enough,
-// or when one leaves, may have changed. O(1) while no node has windows ahead.
+// nodeChanged drops the classes if some job avoids nodes: whether another node is large enough, or
+// when a node leaves, may have changed. O(1) while no node has windows.
 func (c *Cluster) nodeChanged(n *Node) {
 	c.changeCount++
 	if len(n.Spec.Windows) > 0 || len(c.windows.begins) > 0 {
@@ -94,14 +94,14 @@ func (c *Cluster) nodeChanged(n *Node) {
 	}
 }
 
-// dropClasses drops all classes, which costs time but changes no answer.
+// dropClasses drops all classes. They are rebuilt when needed; no answer changes.
 func (f *fitIndex) dropClasses() {
 	f.classes, f.byNeed, f.misfits = nil, nil, misfits{}
 	f.generation++
 }
 
-// avoided returns the nodes that tasks of a class avoid, in order: those that their job avoids, none if no other
-// schedulable node is large enough, and those that leave before they would end.
+// avoided returns the nodes that tasks of a class avoid, in order: the nodes that their job avoids,
+// if another schedulable node is large enough, and the nodes that leave before the tasks would end.
 func (c *Cluster) avoided(j *Job, k DemandClass) (list []NodeID) {
 	if j != nil && len(j.avoided) > 0 && c.couldRunOn(&k.need, func(n NodeID) bool { return !slices.Contains(j.avoided, n) }) {
 		list = j.avoided
@@ -118,7 +118,7 @@ func (c *Cluster) avoided(j *Job, k DemandClass) (list []NodeID) {
 	return slices.Compact(slices.Sorted(slices.Values(list)))
 }
 
-// couldRunOn reports whether some schedulable node for which may is true is large enough for a need. O(nodes x disks).
+// couldRunOn reports whether a schedulable node for which may returns true is large enough for a need. O(nodes x disks).
 func (c *Cluster) couldRunOn(need *capacityVec, may func(NodeID) bool) bool {
 	return slices.ContainsFunc(c.nodes, func(n *Node) bool { return n.Schedulable() && may(n.Spec.ID) && n.isLargeEnough(need) })
 }

@@ -24,7 +24,7 @@ func (b *bitset) grow(n int32) {
 	*b = b.cloneFor(max(n, 2*b.n, 64))
 }
 
-// cloneFor returns a copy of the set for numbers below n, which are not fewer.
+// cloneFor returns a copy of the set for numbers below n, which must not be smaller than b.n.
 func (b *bitset) cloneFor(n int32) bitset {
 	c := newBitset(n)
 	copy(c.l0, b.l0)
@@ -53,7 +53,7 @@ func (b *bitset) clear(i int32) {
 	b.l2[i>>18] &^= 1 << (v & 63)
 }
 
-// setWord replaces the members among the 64 numbers from 64*w on, of which it may only take some away.
+// setWord replaces the members among the 64 numbers from 64*w on. word must be a subset of the present members.
 func (b *bitset) setWord(w int32, word uint64) {
 	if b.l0[w] = word; word == 0 {
 		b.clear(w << 6)

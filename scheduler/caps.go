@@ -6,7 +6,7 @@ func (t *TenantTree) HasCaps() bool { return t.capped > 0 }
 // Allows reports whether one more task of the stage stays within all caps. O(depth of the tenant).
 func (t *TenantTree) Allows(g *Stage) bool { return t.WithinCaps(g.Job, g.Spec.Demand, g.Spec.Demand) }
 
-// Waiting returns why a stage waits whatever is free: its max_parallel or a cap. Reason is 0 if neither holds it.
+// Waiting returns why a stage waits regardless of free capacity: its max_parallel or a cap. Reason is 0 for neither.
 func (t *TenantTree) Waiting(g *Stage) Waiting {
 	w, ok := Waiting{Stage: g.ID(), Tasks: g.Pending}, true
 	if g.Startable() == 0 {
@@ -17,8 +17,8 @@ func (t *TenantTree) Waiting(g *Stage) Waiting {
 	return w
 }
 
-// WithinCaps reports whether the job stays within all caps if it occupies more in addition, and one of its tasks
-// occupies task in total. O(depth of the tenant); O(1) if no tenant has a cap.
+// WithinCaps reports whether a job stays within all caps if it occupies more in addition, with task
+// the total of the one task concerned. O(depth of the tenant); O(1) if no tenant has a cap.
 func (t *TenantTree) WithinCaps(j *Job, task, more Resources) bool {
 	_, _, _, ok := t.underCaps(j, task, more, nil)
 	return ok
@@ -30,9 +30,9 @@ type capCharges struct {
 	jobs    map[JobID]Resources
 }
 
-// underCaps reports whether a task that occupies task in total, of which more is new, and what was charged before
-// stay within all caps. If not, it returns the first cap exceeded: the cap on a task, then, from the job's tenant
-// upwards, each tenant's cap on a job and in total.
+// underCaps reports whether a task that occupies task in total, of which more is new, stays within
+// all caps together with the charges so far. If not, it returns the first exceeded cap: the cap on
+// a task, then, from the job's tenant upwards, each tenant's cap on a job and its total cap.
 func (tree *TenantTree) underCaps(j *Job, task, more Resources, charged *capCharges) (TenantID, CapScope, Resource, bool) {
 	if tree.capped == 0 {
 		return 0, 0, 0, true
@@ -59,7 +59,7 @@ func (tree *TenantTree) underCaps(j *Job, task, more Resources, charged *capChar
 	return 0, 0, 0, true
 }
 
-// IsBelow reports whether a tenant is another one, or below it. O(depth of the tenant).
+// IsBelow reports whether tenant id is the tenant above, or is below it. O(depth of the tenant).
 func (tree *TenantTree) IsBelow(id, above TenantID) bool {
 	for t := tree.tenant(id); t != nil; t = tree.tenant(t.Spec.Parent) {
 		if t.Spec.ID == above {

@@ -1,15 +1,15 @@
 package scheduler
 
-// ChangedOwner names a job that changed, with the project it belongs to; with Job 0 it names a project.
+// ChangedOwner names a job that changed, with its project; with Job 0 it names a project.
 type ChangedOwner struct {
 	Job     JobID
 	Project ProjectID
-	// ProgressOnly says that nothing but the progress of its attempts changed.
+	// ProgressOnly: only the progress of its attempts changed.
 	ProgressOnly bool
 }
 
-// ChangeLog is a ring of the jobs and projects that changed, in order. A reader that is too
-// far behind examines all of them. It is not saved.
+// ChangeLog is a ring of the jobs and projects that changed, in order. A reader that is too far
+// behind must examine all of them. It is not saved.
 type ChangeLog struct {
 	ring   []ChangedOwner
 	head   uint64 // number of entries ever added
@@ -42,11 +42,11 @@ func (l *ChangeLog) add(w ChangedOwner) {
 	l.head++
 }
 
-// recordJob logs a change of a job's spec, phase, counts, attempts, policy states or reservations: plans depend on
-// these.
+// recordJob logs a change that plans depend on: a job's spec, phase, counts, attempts, policy
+// states or reservations.
 func (l *ChangeLog) recordJob(j *Job) { l.record(j, false) }
 
-// record logs a job, or the progress of its attempts alone, unless an entry that no reader has read names it already.
+// record logs a job, or only the progress of its attempts, unless an unread entry names the job already.
 func (l *ChangeLog) record(j *Job, progressOnly bool) {
 	if j.plannedUntil = 0; j.Ready > 0 {
 		j.tenant.ReadyChanges++
@@ -67,9 +67,9 @@ func (l *ChangeLog) Position() uint64 {
 	return l.head
 }
 
-// Since yields the jobs and projects of which all but input locations may have changed since a position returned by
-// Position. It may yield one twice, and yields jobs that have ended and changes of tries that were rolled back. It
-// returns false if the log has wrapped: then all may have changed. O(changes).
+// Since yields the jobs and projects that may have changed, except in input locations, since a position
+// returned by Position. It may yield a job twice, and yields ended jobs and changes of rolled-back
+// tries. It returns false if the log has wrapped: then everything may have changed. O(changes).
 func (l *ChangeLog) Since(at uint64, yield func(ChangedOwner)) bool {
 	if at > l.head || l.head-at > uint64(len(l.ring)) {
 		return false

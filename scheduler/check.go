@@ -47,26 +47,26 @@ func (v Violation) Error() string {
 	return fmt.Sprintf("%s %d breaks rule %v: %s", what, v.Index, v.Rule, v.Text)
 }
 
-// checker has what the decision so far changes, separate from what State.Apply changes, so that each finds the
-// other's mistakes in sums. What makes one action alone impossible both ask of applier.find.
+// checker accumulates the changes of the decision so far by its own sums, separate from those of State.Apply,
+// so that each finds the other's mistakes. Both use applier.find for what makes a single action impossible.
 type checker struct {
 	s      *State
-	states []PolicyState // of the decision
+	states []PolicyState // those of the decision
 	now    Time
 	index  int // of the action or policy state that is being checked
 
-	nodeIndex     []int32            // for each node its position in nodes; valid if that entry has its id
-	nodes         []nodeAccount      // changed
-	charged       capCharges         // what it adds to the use of tenants and jobs
+	nodeIndex     []int32            // by node: its position in nodes; valid if that entry has its id
+	nodes         []nodeAccount      // of the nodes that the decision changes
+	charged       capCharges         // what the decision adds to the use of tenants and jobs
 	started       map[*Stage]int32   // placements of stages with a MaxParallel
-	seen          map[AttemptID]bool // attempts acted on; that of a placement has no number
+	seen          map[AttemptID]bool // attempts acted on; a placement's entry has attempt number 0
 	placed        []placedTask
-	added         int                            // reservations, less those deleted
-	latest        map[ReservationID]*Reservation // those added, changed or (nil) deleted
-	broughtTo     map[NodeID][]ReservationID     // of latest, moved to a node by some action, perhaps away again by a later one
+	added         int                            // reservations added minus reservations deleted
+	latest        map[ReservationID]*Reservation // reservations added, changed or (nil) deleted
+	broughtTo     map[NodeID][]ReservationID     // reservations of latest that some action moved to the node; a later action may have moved them away
 	dropped       []droppedGuarantee
-	reservedAgain map[guaranteeKey]Time // the latest starts in latest, the earliest of several, Never for none
-	infeasible    []JobID               // jobs that its policy states declare infeasible
+	reservedAgain map[guaranteeKey]Time // earliest Latest of the guarantee's reservations in latest, Never for none
+	infeasible    []JobID               // jobs that the decision's policy states declare infeasible
 	violations    []Violation
 
 	scratch             FreeCapacity
@@ -133,10 +133,10 @@ func (c *checker) violate(r Rule, format string, args ...any) {
 	c.violations = append(c.violations, Violation{r, c.index, fmt.Sprintf(format, args...)})
 }
 
-// violateBy notes that Apply would refuse the action, with an error.
+// violateBy records a violation for an action that Apply would refuse with err.
 func (c *checker) violateBy(err error) {
 	rule := RuleUnknown
-	for _, class := range []error{ErrUnknown, ErrStale, ErrNoCapacity} { // in the order of their rules, then RuleInvalid
+	for _, class := range []error{ErrUnknown, ErrStale, ErrNoCapacity} { // in the order of their rules; RuleInvalid is the rest
 		if errors.Is(err, class) {
 			break
 		}
@@ -186,7 +186,7 @@ func (c *checker) checkAction(a *Action) {
 		total, more, ran = t.a.Demand, t.a.Demand.Sub(t.a.Occupied.Resources), t.a.RanFor(c.now)
 		p.demand, p.space = t.a.Demand, t.a.DiskSpace
 	}
-	if a.Kind == ActResume { // on its node, what it did not occupy before
+	if a.Kind == ActResume { // charge only what it did not occupy before
 		p.node, p.disk, p.demand, p.space, p.resumed = t.a.Node, t.a.Disk, more, t.a.DiskSpace-t.a.Occupied.Disk, t.a
 	}
 	p.end = boundedEnd(t.g, ran, c.now)
@@ -204,7 +204,7 @@ func (c *checker) account(id NodeID) *nodeAccount {
 	at := len(c.nodes)
 	c.nodeIndex[id] = int32(at)
 	if at < cap(c.nodes) {
-		c.nodes = c.nodes[:at+1] // with the disks it had
+		c.nodes = c.nodes[:at+1] // reuses the memory of its disks
 	} else {
 		c.nodes = append(c.nodes, nodeAccount{})
 	}
@@ -213,7 +213,7 @@ func (c *checker) account(id NodeID) *nodeAccount {
 	return n
 }
 
-// chargeNode charges a node and its disk with what a task needs. It returns false, and a violation, if that is not free.
+// chargeNode charges a node and its disk for a task. If they lack capacity it records a violation and returns false.
 func (c *checker) chargeNode(p *placedTask) bool {
 	n, d := c.account(p.node), p.demand
 	n.free = n.free.Sub(d)
@@ -247,8 +247,8 @@ func (c *checker) chargeCaps(j *Job, task, d Resources) bool {
 	return ok
 }
 
-// checkVictim checks that an attempt of a job may be suspended or killed. A reduce that waits for lost outputs always
-// may: it cannot progress, so no guarantee loses by it, and the maps that it waits for may need what it occupies.
+// checkVictim checks that an attempt of a job may be suspended or killed. A reduce that waits for lost outputs
+// always may be: it cannot progress, so no guarantee loses by it, and the maps may need what it occupies.
 func (c *checker) checkVictim(a *Attempt, j *Job) {
 	switch {
 	case j.Phase != JobActive || a.Speculative || c.s.StageOf(a).WaitsForInput():

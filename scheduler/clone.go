@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Clone returns an independent copy of the State, rebuilt from its facts without caches: what a policy decides cannot
-// depend on them. Inputs of stages and lists in specs are shared. O(jobs + attempts + tasks/64 + history).
+// Clone returns an independent copy of the State, rebuilt from its facts without caches, so that decisions on the
+// copy cannot depend on them. Inputs and lists in specs are shared. O(jobs + attempts + tasks/64 + history).
 func (s *State) Clone() *State {
 	c := New()
 	for _, n := range s.cluster.nodes {
@@ -36,7 +36,7 @@ func (s *State) Clone() *State {
 	return c
 }
 
-// mustCopy panics if a fact of a State is refused by a copy of it.
+// mustCopy panics if the copy refuses a fact that the original State holds.
 func mustCopy(err error) {
 	if err != nil {
 		panic("scheduler: cannot copy a state: " + err.Error())

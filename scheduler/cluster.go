@@ -2,7 +2,7 @@ package scheduler
 
 import "slices"
 
-// Cluster is the nodes of a State, and the index of what is free on them now.
+// Cluster is the nodes of a State, with an index of their free capacity now.
 type Cluster struct {
 	nodes       []*Node
 	nodeName    map[string]NodeID
@@ -41,8 +41,8 @@ func (c *Cluster) Dist(a, b NodeID) int {
 	return len(m.path) - common + len(n.path) - common + 1
 }
 
-// occupants returns the slots of the attempts that occupy something on a node: first those on
-// it in order of placement, then those migrating away from it.
+// occupants returns the slots of the attempts that occupy something on a node: the attempts on it
+// in order of placement, then those that migrate away from it.
 func (c *Cluster) occupants(id NodeID) []int32 {
 	return append(slices.Clone(c.nodes[id].attempts), c.nodes[id].moving...)
 }

@@ -7,13 +7,13 @@ import (
 	"github.com/drover-run/drover/internal/enum"
 )
 
-// Reason says why a stage is left waiting. Package policytest proves each of this closed set, whatever the policy.
+// Reason says why a stage waits. It is a closed set; package policytest checks each reason under every policy.
 type Reason uint8
 
 // The reasons, with the fields of Waiting that each one uses.
 const (
-	// ReasonNoCPU: no node can take a task. Nodes is how many nodes lack CPU, the resource that most nodes lack.
-	// ReasonNoMemory, ReasonNoIO and ReasonNoDiskSpace say the same of theirs.
+	// ReasonNoCPU: no node can take a task. Nodes is how many nodes lack CPU, the resource that most
+	// nodes lack. ReasonNoMemory, ReasonNoIO and ReasonNoDiskSpace are alike for their resource.
 	ReasonNoCPU Reason = iota + 1
 	ReasonNoMemory
 	ReasonNoIO
@@ -32,19 +32,19 @@ const (
 	ReasonNotAdmitted
 	// ReasonHeadOfLine: behind stage Behind, which does not fit. For policies with a strict order.
 	ReasonHeadOfLine
-	// ReasonCycleFull: the decision has its maximum of actions, or of planning; the next cycle continues.
+	// ReasonCycleFull: the decision reached its maximum of actions or of planning work; the next cycle continues.
 	ReasonCycleFull
-	// ReasonShare: another tenant, job or queue is due first, and the capacity that fits is left to it (Behind).
+	// ReasonShare: another tenant, job or queue (Behind) is due first, and the capacity that fits is left to it.
 	ReasonShare
 	// ReasonSuspending: suspensions in progress on Node are freeing capacity for it.
 	ReasonSuspending
-	// ReasonLater: the plan starts it at Until (a guarantee or a quote).
+	// ReasonLater: the plan (a guarantee or a quote) starts it at Until.
 	ReasonLater
-	// ReasonDue: the plan starts it now on Node, as Reservation says, but attempts still run that should have ended.
+	// ReasonDue: by its Reservation it starts now on Node, but attempts that should have ended still run there.
 	ReasonDue
-	// ReasonPlanning: its job or project is to have a guarantee, which several cycles plan. There is none yet.
+	// ReasonPlanning: a guarantee for its job or project is still being planned, over several cycles.
 	ReasonPlanning
-	// ReasonNotExamined: of very many different demands only the first in the queue were compared with all nodes.
+	// ReasonNotExamined: there are so many different demands that only the first in the queue were compared with all nodes.
 	ReasonNotExamined
 	// ReasonMaintenance: all schedulable nodes leave for maintenance before a task would end.
 	ReasonMaintenance
@@ -121,13 +121,13 @@ type Decision struct {
 	At           Time          `json:"at"`
 	Actions      []Action      `json:"actions,omitempty"`
 	PolicyStates []PolicyState `json:"policy_states,omitempty"`
-	// Waiting is why stages wait. Where more wait than one decision explains, it is a part: WaitingMore says that
-	// the next decision goes on with others, WaitingContinues that the one before had others.
+	// Waiting is why stages wait. If too many wait for one decision, it is a part: WaitingMore says that the
+	// next decision continues with other stages, WaitingContinues that the previous one explained others.
 	Waiting          []Waiting `json:"waiting,omitempty"`
 	WaitingContinues bool      `json:"waiting_continues,omitempty"`
 	WaitingMore      bool      `json:"waiting_more,omitempty"`
-	// Wake is the next time at which the policy may decide differently without an event (a reservation starts or ends);
-	// 0 for none. A decision that left work to the next one, for it has a budget of work, requests that at once: At + 1.
+	// Wake is the next time at which the policy may decide differently without an event (a reservation starts or
+	// ends); 0 for none. A decision that left work to the next one, to stay within its budget, requests At + 1.
 	Wake Time `json:"wake,omitempty"`
 }
 

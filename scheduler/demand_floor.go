@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// demandFloor is a lower bound on the demand of a task of any startable stage, one that is ready
-// and not at its max_parallel: if no node has that much free capacity, none fits any of them, and a
-// policy need not try them one by one. It is a cache. It never exceeds the demand of a startable
-// stage; how far it is below depends on earlier calls. A few stages with a max_parallel are kept
-// apart: one that starts a task whenever another ends would hold the floor down for all others.
+// demandFloor is a lower bound on the demand of a task of any startable stage (ready and below its
+// max_parallel). If no node has that much free capacity, no startable stage fits, and a policy need
+// not try them one by one. It is a cache: it never exceeds the demand of a startable stage; how far
+// below it is depends on earlier calls. A few stages with a max_parallel are kept apart: one that
+// starts a task whenever another ends would keep the floor low for all others.
 type demandFloor struct {
 	eqClass    equivalenceClass
 	generation uint32 // of the fit index when eqClass.candidates was built
@@ -20,7 +20,7 @@ type demandFloor struct {
 	limited    []*Stage // startable stages with a max_parallel that are not in the floor, at most maxLimited
 }
 
-const maxLimited = 64 // bounds the stages that are looked at one by one
+const maxLimited = 64 // bounds the stages that are examined one by one
 
 // floorRecount computes the floor from the startable stages, a few of them in each call.
 type floorRecount struct {
@@ -34,7 +34,7 @@ const recountStep = 256 // about how many stages one call recounts
 // unsatisfiable is the floor when no stage is startable. It fits on no node.
 var unsatisfiable = capacityVec{math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64}
 
-// update includes a stage that became startable. The floor stays until a recount when one ceases to be. O(1).
+// update adds a stage that became startable. A stage that ceases to be leaves the floor at the next recount. O(1).
 func (f *demandFloor) update(g *Stage) {
 	startable := g.ready && (g.Spec.MaxParallel == 0 || g.Running+g.Suspended < g.Spec.MaxParallel)
 	if startable == g.startable {
@@ -68,15 +68,15 @@ func (f *demandFloor) add(g *Stage) {
 	f.sank = f.sank || !was.fits(&f.eqClass.need)
 }
 
-// lower lowers n to another need.
+// lower reduces each component of n to that of another need, if that is less.
 func (n *capacityVec) lower(to *capacityVec) {
 	for r, v := range to {
 		n[r] = min(n[r], v)
 	}
 }
 
-// CapacityForAny reports whether some node may fit a task of some ready stage that is not at its
-// max_parallel. False is certain, true is not. Amortised O(1).
+// CapacityForAny reports whether some node may fit a task of some startable stage. False is
+// certain, true is not. Amortised O(1).
 func (q Queue) CapacityForAny() bool {
 	f := &q.s.floor
 	for _, g := range f.limited {
@@ -100,8 +100,8 @@ func (q Queue) CapacityForAny() bool {
 	return q.s.cluster.nextFit(&f.eqClass, 0) != NoNode
 }
 
-// recountFloor begins to compute the floor from the startable stages, or continues; it can only rise. It takes several
-// calls where many are ready: one call for all would make a cycle long. O(recountStep).
+// recountFloor begins or continues a recount of the floor from the startable stages; the floor can only rise.
+// It is spread over several calls, since a recount of many stages would make one cycle long. O(recountStep).
 func (q Queue) recountFloor() {
 	f := &q.s.floor
 	if !f.recount.active {

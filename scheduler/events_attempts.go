@@ -63,7 +63,7 @@ func (e Events) AttemptProgress(id AttemptID, run int32, progress float64, estim
 	return nil
 }
 
-// SetParked records that a user suspended an attempt, which no policy may resume then, or that policies may again. O(1).
+// SetParked records that a user suspended an attempt, so that no policy may resume it, or that policies may again. O(1).
 func (e Events) SetParked(id AttemptID, run int32, parked bool) error {
 	a, g, _, err := e.s.applier().findAttempt(id, run)
 	if err != nil {
@@ -98,8 +98,8 @@ type AttemptTimes struct {
 	Suspends    int32
 }
 
-// SetTimes records when an attempt ran and was suspended, where the owner knows it better than the events applied, as
-// for a State built again. TaskTime of its stage counts by these times. O(1); O(suspended attempts) for a suspended one.
+// SetTimes records when an attempt ran and was suspended, for an owner that knows it better than the events applied,
+// such as after rebuilding a State. The stage's TaskTime follows. O(1); O(suspended attempts) for a suspended one.
 func (e Events) SetTimes(id AttemptID, run int32, t AttemptTimes) error {
 	a, g, slot, err := e.s.applier().findAttempt(id, run)
 	if err != nil {
@@ -126,10 +126,10 @@ func (e Events) SetTimes(id AttemptID, run int32, t AttemptTimes) error {
 	return nil
 }
 
-// AttemptEnded reports that an attempt has ended and occupies nothing any more. After a success its task is done, and a
-// second attempt, if any, is marked as being killed; the caller must kill it. After a failure through the user's fault
-// the task is pending again, or failed if its attempts are used up; the job is then failing. After any other outcome the
-// task is pending again. A task that failed, by whose fault ever, prefers other nodes from then on (Stage.FailedOn).
+// AttemptEnded reports that an attempt has ended and occupies nothing any more. After a success its task is done,
+// and a second attempt, if any, is marked as being killed; the caller must kill it. After a failure through the
+// user's fault the task is pending again, or failed if its attempts are used up; the job is then failing. After any
+// other outcome the task is pending again. After any failure the task prefers other nodes (Stage.FailedOn).
 func (e Events) AttemptEnded(id AttemptID, run int32, outcome Outcome, now Time) error {
 	a, _, _, err := e.s.applier().findAttempt(id, run)
 	if err != nil {
@@ -173,7 +173,7 @@ func (e Events) endAttempt(a *Attempt, outcome Outcome, now Time) {
 		e.s.Queue().updateNext(g)
 	} else {
 		e.requeueOrFail(g, a, outcome)
-		if other != nil { // it is the task's only attempt now, which nothing may stop as if there were another
+		if other != nil { // now the task's only attempt: it must be protected as such
 			other.Speculative = false
 		}
 	}
@@ -215,7 +215,7 @@ func (g *Stage) setPast(i int32, past pastAttempts) {
 	g.pastAttempts[i] = past
 }
 
-// updateNext updates the stages that come after g, and those that come after one of them without tasks.
+// updateNext updates the stages that come after g and, through stages without tasks, those after these.
 func (q Queue) updateNext(g *Stage) {
 	for _, n := range g.next {
 		next := g.Job.Stages[n]
@@ -291,7 +291,7 @@ func (e Events) AttemptSuspended(id AttemptID, run int32, level Level, has Footp
 	}
 	a.Phase, a.Target, a.Level = AttemptSuspended, 0, level
 	d.Occupied = level.Occupancy(a.Demand, a.DiskSpace, has)
-	if g.WaitsForInput() { // for a map, which may have been planned after it
+	if g.WaitsForInput() { // suspended for a map, which may be planned only after this attempt's end
 		e.s.unplannedReleases++
 	}
 	e.s.links().attach(a, slot)

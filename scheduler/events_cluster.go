@@ -52,7 +52,7 @@ func (e Events) UpdateNode(spec NodeSpec) error {
 	return nil
 }
 
-// putNode replaces the spec of a node, which is counted nowhere yet, and updates all that depends on it.
+// putNode replaces the spec of a node, which must be uncounted, and updates all indexes that depend on it.
 func (e Events) putNode(n *Node, spec NodeSpec) {
 	old := n.Spec
 	n.Spec = spec
@@ -176,5 +176,5 @@ func (e Events) PutTenant(spec TenantSpec) error {
 	return nil
 }
 
-// Events updates a State by what happened in the cluster: to nodes, tenants, projects, jobs and attempts.
+// Events updates a State with events of the cluster: of nodes, tenants, projects, jobs and attempts.
 type Events struct{ s *State }

@@ -94,7 +94,7 @@ func (e Events) SetEstimate(id StageID, d time.Duration) error {
 	return nil
 }
 
-// SetInput replaces the locations of a task's input. local holds the bytes on each node; nil: all of them on each.
+// SetInput replaces the locations of a task's input. local holds the bytes on each node; nil: each node holds all.
 func (e Events) SetInput(id TaskID, nodes []NodeID, local []int64) error {
 	g, err := e.eventStage(id.StageID())
 	if err != nil {
@@ -121,8 +121,8 @@ func (e Events) SetInput(id TaskID, nodes []NodeID, local []int64) error {
 	return nil
 }
 
-// StopJob reports that a user stopped the job: nothing of it starts any more. Its attempts
-// live until AttemptEnded; then the owner calls EndJob.
+// StopJob reports that a user stopped the job: none of its tasks starts any more. Its attempts live
+// until AttemptEnded; then the owner calls EndJob.
 func (e Events) StopJob(id JobID) error {
 	j, err := e.eventJob(id)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 // fitIndex finds nodes with free capacity. It is a cache over the nodes: its answers depend on
 // the State alone, never on earlier calls.
 //
-// Each demand asked for has an equivalence class with a set of candidate nodes. A node leaves the set when it is
-// examined and does not fit; it returns when the log of gains says that capacity became free on it. A full node
-// therefore costs a class one examination per release on it, regardless of the number of nodes.
+// Each demand that was searched for has an equivalence class with a set of candidate nodes. A node leaves the
+// set when it is examined and does not fit; it returns when the log of gains records that capacity became free
+// on it. So a full node costs a class one examination per release on it, regardless of the number of nodes.
 type fitIndex struct {
 	free            []capacityVec
 	inverseCapacity [][NumResources]float64 // 1/capacity of each node, 0 for none: for BestNode
@@ -24,7 +24,7 @@ type fitIndex struct {
 	changed               []NodeID // ring of the nodes whose free capacity changed, as long as gained
 	changedCount          uint64   // number of entries ever added to changed
 	classes               []equivalenceClass
-	byNeed                map[DemandClass]int32 // their indexes
+	byNeed                map[DemandClass]int32 // index in classes
 	generation            uint32                // increased when classes are dropped
 	blocks                fitBlocks
 	misfits               misfits // needs without a class
@@ -90,7 +90,7 @@ func (c *Cluster) updateFitIndex(id NodeID) {
 		f.changed[f.changedCount&uint64(len(f.changed)-1)] = id
 		f.changedCount++
 	}
-	// Of several disks only the most of each is known here: one of them may have gained without that.
+	// *was has only the maximum over the disks: another disk may have gained without raising it.
 	more := now[0] > was[0] || now[1] > was[1] || now[2] > was[2] || now[3] > was[3] || len(n.Disks) > 1
 	f.blocks.update(id, was, &now)
 	*was = now
@@ -100,8 +100,8 @@ func (c *Cluster) updateFitIndex(id NodeID) {
 	}
 }
 
-// classFor returns the number of the class of a demand, which it adds if it is new. j is the job of its Avoidance, if
-// any.
+// classFor returns the index of the class of a demand; it adds a new class. j is the job of its
+// Avoidance, if any.
 func (c *Cluster) classFor(j *Job, k DemandClass) int32 {
 	f := &c.fit
 	if i, ok := f.byNeed[k]; ok {
@@ -157,8 +157,8 @@ func (class *equivalenceClass) avoids(id NodeID) bool {
 	return found
 }
 
-// fullBeforeBlocks is how many full nodes nextFit examines before it compares whole blocks, since most searches end
-// earlier. After a whole block of them it compares all candidates of each block at once.
+// fullBeforeBlocks is how many full nodes nextFit examines before it compares whole blocks: most
+// searches end earlier. After nodesPerBlock full nodes it compares all candidates of a block at once.
 const fullBeforeBlocks = 4
 
 // nextFit returns the lowest node >= from that fits the class, or NoNode.
@@ -185,7 +185,7 @@ func (c *Cluster) nextFit(class *equivalenceClass, from NodeID) NodeID {
 	return NoNode
 }
 
-// fittingIn returns which of the candidates in a block have the capacity, as a word of a bitset.
+// fittingIn returns the candidates of a block that fit the class, as a word of a bitset.
 func (f *fitIndex) fittingIn(block int32, class *equivalenceClass) (fitting uint64) {
 	of := f.free[block*nodesPerBlock:]
 	for word := class.candidates.l0[block]; word != 0; word &= word - 1 {
@@ -217,8 +217,8 @@ func (n *Node) Fits(d Resources, space int64) (disk int16, ok bool) {
 	return c.fits(d, space)
 }
 
-// HasCapacity reports whether a task of the stage can be placed on the node now. It is Fits
-// answered from the index, without reading a node that has one disk.
+// HasCapacity reports whether a task of the stage can be placed on the node now. It answers as Fits
+// does, but from the index, without reading a node that has one disk.
 func (c *Cluster) HasCapacity(g *Stage, id NodeID) bool {
 	if id < 0 || int(id) >= len(c.fit.free) {
 		return false
@@ -309,8 +309,8 @@ func (c *Cluster) NodeLackingLeast(g *Stage, excluded []NodeID) NodeID {
 	return best
 }
 
-// FreeFraction returns how much of a demand is free on the node: min_r free_r/need_r, at most 1; -1 if it exceeds the
-// node's capacity. I/O is that of all disks together: whether one of them suffices only IsLargeEnough tells.
+// FreeFraction returns how much of a demand is free on the node: min_r free_r/need_r, at most 1; -1 if it exceeds
+// the node's capacity. I/O is the sum over all disks: use IsLargeEnough to learn whether one disk suffices.
 func (n *Node) FreeFraction(demand Resources) float64 {
 	near := 1.0
 	for r, need := range demand {

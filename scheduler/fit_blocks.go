@@ -2,18 +2,18 @@ package scheduler
 
 import "slices"
 
-// fitBlocks has the largest free capacity in each block of nodes, by component, and in all of them.
-// A demand above it in one component fits on none of the block's nodes, so that a demand that is new
-// to the fit index and fits nowhere costs a few comparisons on most clusters, not one for each node.
-// It is a cache over fitIndex.free. A maximum that a node leaves stays until it is asked for.
+// fitBlocks has the largest free capacity in each block of nodes, by component, and over all blocks. A demand
+// above it in one component fits on no node of the block. So a demand that is new to the fit index and fits
+// nowhere usually costs a few comparisons instead of one for each node. It is a cache over fitIndex.free. When
+// the node with the maximum loses capacity, the maximum stays too large until it is next read.
 type fitBlocks struct {
 	max   []capacityVec
 	all   capacityVec
-	exact []bool // by block: its max is not too large
-	stale bitset // blocks that were not exact since all was
+	exact []bool // by block: its max is exact, not too large
+	stale bitset // blocks that became inexact since all was computed
 }
 
-const nodesPerBlock = 64 // the number of nodes in a block of fitBlocks: those of one word of a bitset
+const nodesPerBlock = 64 // nodes in a block of fitBlocks, as many as a word of a bitset has bits
 
 // grow adds blocks for n nodes and makes all of them stale.
 func (b *fitBlocks) grow(n int) {
@@ -31,7 +31,7 @@ func (b *fitBlocks) markStale(block int32) {
 	b.stale.set(block)
 }
 
-// update follows a change of the free capacity of a node. O(1).
+// update records a change of the free capacity of a node. O(1).
 func (b *fitBlocks) update(id NodeID, was, now *capacityVec) {
 	block := int32(id) / nodesPerBlock
 	m := &b.max[block]
@@ -93,8 +93,8 @@ func (n *capacityVec) raise(to *capacityVec) {
 	}
 }
 
-// fitsNowhere reports whether no node fits a task of the stage. False says nothing where the index has a class for its
-// demand. Amortised O(1); O(nodes) for a new demand that the maxima of the blocks do not rule out.
+// fitsNowhere reports whether no node fits a task of the stage. It returns false, which proves nothing, if the index
+// has a class for the demand. Amortised O(1); O(nodes) for a new demand that the maxima of the blocks do not rule out.
 func (c *Cluster) fitsNowhere(g *Stage) bool {
 	f := &c.fit
 	if g.eqClassGeneration == f.generation && g.eqClassGeneration != 0 {

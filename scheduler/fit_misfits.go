@@ -8,17 +8,17 @@ const (
 	maxExcesses      = excessesEach * len(capacityVec{})
 )
 
-// misfits remembers needs without a class that fitted on no node. So very many different ones cost
-// neither a class each nor a look at every node again: only at those that gained capacity since,
-// and mostly none, for what needs more than one that fits nowhere fits nowhere. It is a cache over fitIndex.
+// misfits remembers needs that have no class and fitted on no node, so that very many different needs cost neither
+// a class nor a comparison with every node each: only the nodes that gained capacity since are compared, and often
+// none, because a need at least as large as one that fits nowhere fits nowhere. It is a cache over fitIndex.
 type misfits struct {
 	at map[capacityVec]uint64 // by need: entries of gained that it was compared with
-	// lowest are needs that fitted on no node when they were last compared (lowMisfit.pos): until a node gains capacity,
-	// whatever needs as much of everything as one of them fits nowhere either. A need is at its number modulo the length.
-	// The first maxExcesses places are for excesses, excessesEach of each component: more of that component than any node
-	// had free, and nothing of the others. One stays when some node fits it, since none may again a moment later, and
-	// counts only while none does (recheck). The other places are for some needs of at. None of these needs as much of
-	// everything as another, and one that a node fits is dropped.
+	// lowest are needs that fitted on no node when last compared (lowMisfit.pos). Until a node gains capacity,
+	// no need that is at least as large in every component fits either. A need is at its number modulo the
+	// length. The first maxExcesses places are for excesses, excessesEach per component: more of that component
+	// than any node had free, and nothing of the others. An excess stays when a node fits it, because a moment
+	// later none may, and counts only while none does (recheck). The other places hold needs of at. None of
+	// these is at least as large as another in every component, and one that fits a node is dropped.
 	lowest [maxLowestMisfits]lowMisfit
 	count  int32 // number of needs ever in lowest
 }
@@ -30,7 +30,7 @@ type lowMisfit struct {
 	number int32  // from 1, 0 for none
 }
 
-// below returns the number of a need in lowest that fits nowhere and is not above another one, 0 for none.
+// below returns the number of a need in lowest that fits nowhere and is at most need in each component, 0 for none.
 func (m *misfits) below(c *Cluster, need *capacityVec) int32 {
 	for i := range m.lowest {
 		if low := &m.lowest[i]; low.number != 0 && low.need.fits(need) && m.recheck(c, low.number) {
@@ -63,7 +63,7 @@ func (m *misfits) recheck(c *Cluster, number int32) bool {
 	return low.number == number
 }
 
-// addExcess notes a need of more of some component than any node has free.
+// addExcess records an excess of the first component of which need is more than any node has free.
 func (m *misfits) addExcess(f *fitIndex, need *capacityVec) {
 	for r := range need {
 		most := f.blocks.all[r]
@@ -79,13 +79,13 @@ func (m *misfits) addExcess(f *fitIndex, need *capacityVec) {
 			low.number = m.nextNumber(slot)
 		}
 		low.need, low.pos = capacityVec{}, f.gainedCount
-		low.need[r] = most + 1 // those that need more than before still do
+		low.need[r] = most + 1 // any need that exceeded the old value exceeds this one too
 		return
 	}
 }
 
-// excessSlot returns where in lowest to keep an excess of a component of which a node has most free: the lowest one above
-// it, else a free place, else the highest one, as the others may be above what is free again a moment later.
+// excessSlot returns where to store an excess of component r, of which the freest node has most: the place of the lowest
+// excess above most, else a free place, else that of the highest, as a lower one may exceed what is free a moment later.
 func (m *misfits) excessSlot(r int, most int64) int32 {
 	rank := func(low *lowMisfit) (int, int64) {
 		switch {
@@ -108,14 +108,14 @@ func (m *misfits) excessSlot(r int, most int64) int32 {
 	return int32(r*excessesEach + best)
 }
 
-// nextNumber returns a new number of a need at an index of lowest. It begins again after very many: no job keeps the
-// number of one that was dropped so long ago.
+// nextNumber returns a new number for a need at an index of lowest. Numbers wrap around after so
+// many needs that no job keeps the number of a need dropped that long ago.
 func (m *misfits) nextNumber(slot int32) int32 {
 	m.count = m.count%(1<<26) + 1
 	return m.count*maxLowestMisfits + slot
 }
 
-// compare finds out whether no node fits a need, and remembers it. Amortised O(1), O(nodes) for a new one.
+// compare reports whether no node fits a need, and remembers it. Amortised O(1), O(nodes) for a new one.
 func (m *misfits) compare(c *Cluster, need *capacityVec) bool {
 	f := &c.fit
 	pos, known := m.at[*need]
@@ -143,7 +143,7 @@ func (m *misfits) compare(c *Cluster, need *capacityVec) bool {
 	return true
 }
 
-// addLowest adds a need to lowest, unless one there needs less, in the place of those that need more or of any one.
+// addLowest adds a need to lowest, unless a smaller one is there. It replaces larger needs, or else any need.
 func (m *misfits) addLowest(need *capacityVec, pos uint64) {
 	for i := range m.lowest {
 		if low := &m.lowest[i]; low.number != 0 && low.need.fits(need) {
@@ -160,7 +160,7 @@ func (m *misfits) addLowest(need *capacityVec, pos uint64) {
 	m.lowest[slot] = lowMisfit{*need, pos, m.nextNumber(slot)}
 }
 
-// fitsOne reports whether some node fits a need, avoided or not. O(blocks); O(nodes) where their maxima leave it open.
+// fitsOne reports whether some node, avoided or not, fits a need. O(blocks); O(nodes) if their maxima do not decide.
 func (c *Cluster) fitsOne(need *capacityVec) bool {
 	f := &c.fit
 	if !f.blocks.mayFit(need, f.free) {

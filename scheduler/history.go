@@ -24,7 +24,7 @@ type FinishedTask struct {
 
 // History holds the last historyTasks tasks that ended.
 type History struct {
-	tasks []FinishedTask // a ring once it is full
+	tasks []FinishedTask // a ring when full
 	head  int            // index of the oldest task
 	total uint64         // tasks ever put in
 }
@@ -42,7 +42,7 @@ func (h *History) put(t FinishedTask) {
 // Tasks calls yield for each task, oldest first. The task belongs to the History.
 func (h *History) Tasks(yield func(*FinishedTask) bool) { h.RecentTasks(len(h.tasks), yield) }
 
-// RecentTasks is Tasks for the last n.
+// RecentTasks is Tasks for the last n tasks.
 func (h *History) RecentTasks(n int, yield func(*FinishedTask) bool) {
 	for i := max(0, len(h.tasks)-n); i < len(h.tasks); i++ {
 		if !yield(&h.tasks[(h.head+i)%len(h.tasks)]) {

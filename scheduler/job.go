@@ -24,7 +24,7 @@ func (p JobPhase) String() string {
 
 // Job is a job that has not ended. Callers outside this package may only read it.
 type Job struct {
-	// What every cycle reads of every job with ready work comes first, in one cache line; Spec fills the next two.
+	// Fields that every cycle reads of every job with ready work come first, in one cache line; Spec fills the next two.
 	Stages     []*Stage
 	Phase      JobPhase
 	begun      uint16 // see Begun; MaxStages at most
@@ -46,7 +46,7 @@ type Job struct {
 
 	reservations     []*Reservation // of the job, by id
 	rank, tenantRank int32
-	doubleReserved   int32            // how many of its reservations are not the only plan of their task
+	doubleReserved   int32            // number of its reservations that are not the only plan of their task
 	queue            int64            // see Queue
 	stateKeys        []PolicyStateKey // of its policy states, in no order
 	loggedAt         uint64           // the position after its last entry in the log of changes, 0 for none
@@ -57,11 +57,11 @@ type Job struct {
 // HasState reports whether the job as a whole has a policy state of kind k; for ViolatedState, with any cause. O(1).
 func (j *Job) HasState(k PolicyStateKind) bool { return j.stateKinds.has(k) }
 
-// Begun returns its stages up to the last one of which an attempt was ever placed: the others have had nothing, and need
-// not be read. The slice belongs to State. O(1).
+// Begun returns its stages up to the last one of which an attempt was ever placed; the later stages
+// need not be read. The slice belongs to State. O(1).
 func (j *Job) Begun() []*Stage { return j.Stages[:j.begun] }
 
-// Queue returns the queue that the job's QueueState says, 0 without one. O(1).
+// Queue returns the queue in the job's QueueState, 0 without one. O(1).
 func (j *Job) Queue() int64 { return j.queue }
 
 // Reservations returns the job's reservations, by id. The slice belongs to State.
@@ -85,7 +85,7 @@ type Stage struct {
 	opensEarly        bool // a later stage has a slow start
 	startable         bool // it is ready and not at its max_parallel
 	inFloor           bool // it is counted in State.floor
-	waits             bool // since waitsSince, see WaitingSince
+	waits             bool // has waited for its data since waitsSince, see WaitingSince
 	eqClass           int32
 	eqClassGeneration uint32
 	eqClassBegins     int32
@@ -111,7 +111,7 @@ type Stage struct {
 type pastAttempts struct {
 	Last     int32 // highest attempt number used
 	Failures int32 // by the user's fault
-	// FailedOn are the nodes that it failed on, see Stage.FailedOn. It is replaced, never written to.
+	// FailedOn are the nodes on which the task failed, see Stage.FailedOn. It is replaced, never written to.
 	FailedOn []NodeID `json:",omitempty"`
 }
 
@@ -124,15 +124,15 @@ type movedInput struct {
 // ID returns the stage's id.
 func (g *Stage) ID() StageID { return StageID{g.Job.Spec.ID, g.Index} }
 
-// Slot returns a small number that no other stage of the State has, so that facts about stages can be kept
-// in a slice. A stage that is added after the job has ended may get it.
+// Slot returns a small number that is unique among the stages of the State, so that facts about
+// stages can be stored in a slice. After the job has ended another stage may get it.
 func (g *Stage) Slot() int32 { return g.self }
 
 // Task returns the id of its i-th task.
 func (g *Stage) Task(i int32) TaskID { return TaskID{g.Job.Spec.ID, g.Index, i} }
 
-// Bound returns how long a task of the stage is taken to run at most: its job's runtime_bound,
-// else Spec.Bound, 0 if neither is known. O(1).
+// Bound returns the assumed maximum run time of a task of the stage: its job's runtime_bound, else
+// Spec.Bound, 0 if neither is known. O(1).
 func (g *Stage) Bound() time.Duration {
 	if b := g.Job.Spec.Bound; b > 0 {
 		return b
@@ -140,8 +140,8 @@ func (g *Stage) Bound() time.Duration {
 	return g.Spec.Bound
 }
 
-// BoundLeft returns how long an attempt that has run for so long is taken to run on at most: what is left of the Bound.
-// One that has used it up counts as a new request (two-tier 4.6). 0 if no bound is known. O(1).
+// BoundLeft returns the assumed maximum further run time of an attempt that has run for ran: the rest of the Bound.
+// An attempt that has used up its Bound counts as a new request (two-tier 4.6). 0 if no bound is known. O(1).
 func (g *Stage) BoundLeft(ran time.Duration) time.Duration {
 	b := g.Bound()
 	if ran < b {
@@ -150,8 +150,8 @@ func (g *Stage) BoundLeft(ran time.Duration) time.Duration {
 	return b
 }
 
-// AssumedEnd returns when an attempt at a task of the stage is taken to have ended: once what its bound left (BoundLeft) when
-// it was placed or last resumed has passed. It returns Never if no bound is known, and for one that is suspended. O(1).
+// AssumedEnd returns when an attempt of the stage is assumed to end: BoundLeft after it was placed
+// or last resumed. It returns Never for a suspended attempt and if no bound is known. O(1).
 func (g *Stage) AssumedEnd(a *Attempt) Time {
 	if a.Level.Suspended() {
 		return Never
@@ -178,12 +178,12 @@ func (g *Stage) Startable() int32 {
 	return max(0, min(g.Pending, g.Spec.MaxParallel-g.Running-g.Suspended))
 }
 
-// ExceedsParallel reports whether more of the stage's tasks are left than may run at once. O(1).
+// ExceedsParallel reports whether the stage has more unfinished tasks than may run at once. O(1).
 func (g *Stage) ExceedsParallel() bool {
 	return g.Spec.MaxParallel > 0 && g.Pending+g.Running+g.Suspended > g.Spec.MaxParallel
 }
 
-// WaitingSince returns since when the stage has waited for nodes with its data (WaitSinceState), if it does. O(1).
+// WaitingSince returns since when the stage has waited for nodes with its data (WaitSinceState), and whether it does. O(1).
 func (g *Stage) WaitingSince() (Time, bool) { return g.waitsSince, g.waits }
 
 // Remaining returns the number of tasks that are neither done nor failed.
@@ -234,8 +234,8 @@ func (g *Stage) TaskTime(now Time) time.Duration {
 	return time.Duration(t)
 }
 
-// CountedUntil returns the last time at which the number of its running attempts changed: until
-// it changes again, TaskTime grows by Running per unit of time from there on. O(1).
+// CountedUntil returns the last time at which the number of running attempts changed. From then on
+// TaskTime grows by Running per unit of time until the number changes again. O(1).
 func (g *Stage) CountedUntil() Time { return g.lastTick }
 
 // Failures returns how often task i failed through the user's fault.

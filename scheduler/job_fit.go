@@ -2,12 +2,12 @@ package scheduler
 
 import "slices"
 
-// What a search in the order of a tenant's jobs asks of each job on the way, answered from the job alone: with
-// thousands of jobs that cannot start, their stages are rarely in the cache. The answers are caches.
+// A search in the order of a tenant's jobs asks these questions of each job on the way. They are answered from
+// caches in the job: with thousands of jobs that cannot start, their stages are rarely in the CPU cache.
 
-// MisfitClass identifies the demand of a job's only ready stage, or a smaller one that fitted nowhere, which all ready
-// stages of jobs have that fitted nowhere either: no task of a job fits on a node while none of its class does. The zero
-// value stands for no class. It is valid until a node is added or avoided, a smaller demand until a node fits it.
+// MisfitClass identifies a demand such that no task of a job of the class fits while the demand fits nowhere:
+// either the demand of the job's only ready stage, or a smaller one that fitted nowhere. The zero value is no
+// class. A class is valid until a node is added or avoided; a smaller demand also only until a node fits it.
 type MisfitClass struct {
 	class      int32 // in fitIndex.classes, or minus the number in misfits.lowest
 	generation uint32
@@ -19,8 +19,9 @@ func (k MisfitClass) IsZero() bool { return k.generation == 0 }
 // IsOwn reports whether it is the demand of a job itself, so that all jobs of the class fit on the same nodes.
 func (k MisfitClass) IsOwn() bool { return k.class >= 0 && !k.IsZero() }
 
-// MisfitClassOf returns the class of a job; if several stages are ready, it avoids nodes or was not searched for, only a
-// smaller demand that fits nowhere, if known. O(1); O(stages) after a stage changed readiness, or while none is known.
+// MisfitClassOf returns the class of a job. If several stages are ready, the job avoids nodes or
+// was not searched for, it returns a smaller demand that fits nowhere, if known. O(1); O(stages)
+// after a stage changed readiness, or while no class is known.
 func (q Queue) MisfitClassOf(j *Job) MisfitClass {
 	c := &q.s.cluster
 	if j.misfit.generation != c.fit.generation || j.misfit.IsZero() || (j.misfit.class < 0 && !q.ClassFitsNowhere(j.misfit)) {
@@ -29,7 +30,7 @@ func (q Queue) MisfitClassOf(j *Job) MisfitClass {
 	return j.misfit
 }
 
-// ClassFitsNowhere reports whether no node fits a class. False says nothing if it is not valid any more. Amortised O(1).
+// ClassFitsNowhere reports whether no node fits a valid class; of an invalid class it returns false. Amortised O(1).
 func (q Queue) ClassFitsNowhere(k MisfitClass) bool {
 	c := &q.s.cluster
 	if k.generation != c.fit.generation || k.IsZero() {
@@ -41,8 +42,8 @@ func (q Queue) ClassFitsNowhere(k MisfitClass) bool {
 	return c.nextFit(&c.fit.classes[k.class], 0) == NoNode
 }
 
-// findClass returns the class of a job, the zero value if there is none.
-// What its stage comes to avoid later does not matter: it fits on no more nodes then.
+// findClass returns the class of a job, the zero value if there is none. It stays right if the
+// stage avoids more nodes later: the stage then fits on fewer nodes.
 func (q Queue) findClass(j *Job) MisfitClass {
 	c, least := &q.s.cluster, unsatisfiable
 	f := &c.fit
@@ -70,9 +71,9 @@ func (q Queue) findClass(j *Job) MisfitClass {
 
 const plannedNever Time = -1 // Job.plannedUntil if some pending task has no place
 
-// PlannedUntil returns the time until which there are as many guarantees on nodes for the pending tasks of the job's
-// only ready stage as there are such tasks: the first end of these guarantees. It returns 0 or less if there are
-// fewer, or several ready stages. O(1) while the job does not change, else O(stages + reservations).
+// PlannedUntil returns the first end of the guarantees on nodes for the pending tasks of the job's
+// only ready stage, if every such task has one. It returns 0 or less if some task has none, or if
+// several stages are ready. O(1) while the job does not change, else O(stages + reservations).
 func (j *Job) PlannedUntil() Time {
 	if j.plannedUntil != 0 {
 		return j.plannedUntil

@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// jobOrder is jobs by (Submitted, ID), and which have ready work: one of all jobs, and one of each tenant's own.
+// jobOrder is jobs by (Submitted, ID), and the set of those with ready work: one for all jobs, one for each tenant's own.
 type jobOrder struct {
 	jobs     []*Job // by rank; nil for a job that ended, never at the end
 	ready    bitset // ranks of those with ready work
 	ofTenant bool
 }
 
-// rank returns where a job has its rank in the order.
+// rank returns the field of a job that holds its rank in this order.
 func (o *jobOrder) rank(j *Job) *int32 {
 	if o.ofTenant {
 		return &j.tenantRank
@@ -29,7 +29,7 @@ func (o *jobOrder) next(at int32) (*Job, int32) {
 	return o.jobs[r], r + 1
 }
 
-// insert inserts a job without ready work, from the end, where most belong. It reports whether ranks of others fell.
+// insert inserts a job without ready work, searching from the end. It reports whether ranks of other jobs fell.
 func (o *jobOrder) insert(j *Job) (lowered bool) {
 	lowered = o.closeGaps()
 	at := len(o.jobs)

@@ -2,8 +2,8 @@ package scheduler
 
 import "slices"
 
-// journal records how to undo Apply and PolicyStates.Apply since a Mark. Its slices are reused,
-// so that a try allocates nothing once they have grown.
+// journal records how to undo Apply and PolicyStates.Apply since a Mark. Its slices are reused, so
+// that a try allocates nothing once they have grown.
 type journal struct {
 	depth        int
 	steps        uint64 // number of steps in tries since New; never decreases
@@ -30,11 +30,11 @@ const (
 	undoPolicyState                   // restore the last copy in policyStates
 )
 
-// undoRec is one undoable step; copies of what it changed are on the journal's stacks.
+// undoRec is one undoable step. Copies of the objects that it changed are on the journal's stacks.
 type undoRec struct {
 	op       undoOp
 	first    bool // undoPlace: this was the job's first placement
-	isNew    bool // there was no reservation or policy state before: the copy has its id or key only
+	isNew    bool // there was no reservation or policy state before: the copy has only its id or key
 	slot     int32
 	taskTime float64
 	lastTick Time
@@ -70,7 +70,7 @@ func (jn Journal) Rollback(m Mark) {
 	jn.s.seq = m.seq
 }
 
-// Keep ends the try and keeps its changes: as a part of the try around it, or else as one change.
+// Keep ends the try and keeps its changes. Within an outer try they become part of it; otherwise they count as one change.
 func (jn Journal) Keep(m Mark) {
 	jn.endMark(m)
 	u := &jn.s.undo
@@ -191,7 +191,7 @@ func (jn Journal) relinkStarting(a *Attempt, slot int32, sign int64) {
 	jn.s.links().setPlaced(g, a, slot, sign)
 }
 
-// save records a step, and on the stack of its kind what the step changes; of what is new only the id or key.
+// save records a step, and on the stack of its kind the object before the change; for a new object only its id or key.
 func save[T any](u *journal, stack *[]T, was T, step undoRec) {
 	if u.depth > 0 {
 		*stack = append(*stack, was)

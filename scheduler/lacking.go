@@ -2,13 +2,13 @@ package scheduler
 
 import "math"
 
-// lacking counts the schedulable nodes that lack each resource or disk space for a task of one equivalence class, without
-// those that it avoids, after the first pos changes of free capacity. It has each node's contribution, so that an
-// update only examines changed nodes, and exists only for classes that Cluster.WhyNowhere was asked of.
+// lacking counts the schedulable nodes that lack each resource or disk space for a task of one equivalence class,
+// except the avoided nodes, after the first pos changes of free capacity. It stores each node's contribution, so
+// that an update examines only changed nodes. Only classes passed to Cluster.WhyNowhere have one.
 type lacking struct {
 	nodes        int32
 	lack         [NumResources + 1]int32
-	noSingleDisk int32 // those that have enough of each, but not on one disk
+	noSingleDisk int32 // nodes that have enough of each, but not on one disk
 	byNode       []lackBits
 	pos          uint64
 }
@@ -21,7 +21,7 @@ const (
 	lackSingleDisk    lackBits = 1 << 7
 )
 
-// WhyNowhere returns the most frequent reason why no node fits the stage's next task, and on how many nodes. O(nodes
+// WhyNowhere returns the most frequent reason why no node fits the stage's next task, and its number of nodes. O(nodes
 // that changed since the last call for this demand). The first call for a demand allocates one byte per node.
 func (c *Cluster) WhyNowhere(g *Stage) (Reason, int32) {
 	f := &c.fit

@@ -49,8 +49,8 @@ type Footprint struct {
 //	swapped      0         memory not swapped out     swapped memory    its files
 //	checkpointed 0         0                          0                 image and files
 //
-// The memory of a frozen attempt does not include what it has in swap, as a swap-out leaves it that ended for want of
-// swap; that of a swapped one does. For an unknown level it returns the whole demand, which is the safe side.
+// The memory of a frozen attempt does not include its bytes in swap, which a swap-out leaves that ended for
+// want of swap; that of a swapped one does. For an unknown level it returns the whole demand, the safe side.
 func (l Level) Occupancy(demand Resources, disk int64, f Footprint) Occupancy {
 	switch l {
 	case LevelFrozen:
@@ -84,7 +84,7 @@ func (s LevelSet) Has(l Level) bool {
 	return l >= LevelRunning && l <= LevelCheckpointed && s&(1<<l) != 0
 }
 
-// FreesMemory reports whether the set has a level at which a task leaves memory.
+// FreesMemory reports whether the set has a level at which a task frees memory.
 func (s LevelSet) FreesMemory() bool { return s.Has(LevelSwapped) || s.Has(LevelCheckpointed) }
 
 // SuspendSpeed holds a node's measured times and rates (bytes per second) of suspending and

@@ -2,7 +2,7 @@ package scheduler
 
 import "slices"
 
-// links connects attempts with the nodes, tenants and jobs on which they count.
+// links connects attempts with their nodes, tenants and jobs, and updates the counts there.
 type links struct{ s *State }
 
 // charge adds d to the use of a job, its tenant and the tenants above it.
@@ -13,7 +13,7 @@ func (l links) charge(j *Job, d Resources, running int32) {
 	l.s.tree.chargeUp(j.Spec.Tenant, d, running)
 }
 
-// detach takes an attempt, and what it occupies, off nodes, tenants, counts and suspendedList; attach is its inverse.
+// detach removes an attempt and its occupancy from nodes, tenants, counts and suspendedList; attach is its inverse.
 func (l links) detach(a *Attempt, slot int32) { l.setAttached(a, slot, -1) }
 
 func (l links) attach(a *Attempt, slot int32) { l.setAttached(a, slot, 1) }
@@ -96,14 +96,14 @@ func (l links) updateSlotList(list *[]int32, slot int32, sign int64) {
 	*list = slices.Insert(*list, i, slot)
 }
 
-// release adds to what the node of an attempt and the tenants of its job will regain.
+// release adds to Releasing, the amount to be freed, of an attempt's node and of its job's tenants.
 func (l links) release(a *Attempt, j *Job, more Resources) {
 	n := l.s.cluster.nodes[a.Node]
 	n.Releasing = n.Releasing.Add(more)
 	l.s.tree.addReleasing(j.Spec.Tenant, more)
 }
 
-// beginResume sets an attempt to resuming; it occupies what a running one does.
+// beginResume sets an attempt to resuming; it then occupies as much as a running attempt.
 func (l links) beginResume(a *Attempt, now Time) {
 	a.Phase, a.Target, a.Level = AttemptResuming, LevelRunning, LevelRunning
 	a.ownDetails().Occupied = Occupancy{Resources: a.Demand, Disk: a.DiskSpace}
@@ -113,7 +113,7 @@ func (l links) beginResume(a *Attempt, now Time) {
 // bumpNodeVersionsOf changes the version of every node with an attempt of the job, whose predicted end may have changed.
 func (l links) bumpNodeVersionsOf(j *Job) {
 	if j.Live == 0 {
-		return // and its stages are not read
+		return // without reading the stages
 	}
 	for _, g := range j.Stages {
 		for a := range l.s.Attempts().In(g) {

@@ -2,10 +2,10 @@ package scheduler
 
 import "slices"
 
-// tasksByNode lists for each node the tasks of one stage with data there, in order: those of nodes[k], or of node k
-// where nodes is nil, are tasks[start[k]:start[k+1]].
+// tasksByNode lists for each node the tasks of one stage with data there, in order. The tasks of
+// nodes[k], or of node k if nodes is nil, are tasks[start[k]:start[k+1]].
 type tasksByNode struct {
-	nodes []NodeID // in order; nil where there are as many replicas as nodes
+	nodes []NodeID // in order; nil if there are at least as many replicas as nodes
 	start []int32
 	tasks []int32
 }
@@ -34,8 +34,8 @@ func (g *Stage) TasksOn(n NodeID) []int32 {
 	return v.tasks[v.start[k]:v.start[k+1]]
 }
 
-// NextPendingNear returns the lowest pending task of the stage in [from, stop) that may have capacity at its
-// input now, or -1: those that it passes over have none. O(tasks passed x replicas).
+// NextPendingNear returns the lowest pending task of the stage in [from, stop) that may have capacity
+// at its input now, or -1. The tasks that it passes over have none. O(tasks passed x replicas).
 func (q Queue) NextPendingNear(g *Stage, from, stop int32) int32 {
 	c := &q.s.cluster
 	i := g.pending.next(from)
@@ -55,8 +55,8 @@ func (q Queue) NextPendingNear(g *Stage, from, stop int32) int32 {
 	return i
 }
 
-// mayFit reports whether a node may fit a class that caught up. False is certain. It reads the candidates first:
-// they are a small part of what the index has of all nodes.
+// mayFit reports whether a node may fit a class that caught up. False is certain. It reads the
+// candidates first, which are a small part of the index.
 func (f *fitIndex) mayFit(class *equivalenceClass, id NodeID) bool {
 	if id < 0 || int(id) >= len(f.free) || !class.candidates.has(int32(id)) {
 		return false
@@ -68,7 +68,7 @@ func (f *fitIndex) mayFit(class *equivalenceClass, id NodeID) bool {
 	return false
 }
 
-const manyReplicas = 1 << 18 // from how many replicas on a submission builds the lists, so that no decision has to
+const manyReplicas = 1 << 18 // number of replicas from which on the submission builds the lists, not a decision
 
 // indexTasksByNode builds the lists, by counting sort unless the stage has fewer replicas than there are nodes.
 func indexTasksByNode(g *Stage) *tasksByNode {
@@ -98,7 +98,7 @@ func indexTasksByNode(g *Stage) *tasksByNode {
 	return v
 }
 
-// sortTasksByNode builds the lists of a stage with few replicas, without a place for each node.
+// sortTasksByNode builds the lists of a stage with few replicas, without an entry for each node.
 func sortTasksByNode(replicas int, each func(visit func(task int32, n NodeID))) *tasksByNode {
 	pairs := make([]int64, 0, replicas)
 	each(func(i int32, n NodeID) { pairs = append(pairs, int64(n)<<32|int64(i)) })

@@ -2,8 +2,8 @@ package scheduler
 
 // Node is a machine and its free capacity. Callers outside this package may only read it.
 //
-// Searches look through many nodes: what they compare comes first, here and in NodeSpec, so that they
-// read one cache line of each. For that a Node is 448 bytes: Go aligns memory of that size to cache lines.
+// Searches compare many nodes. The fields that they read come first, here and in NodeSpec, in one
+// cache line per node. A Node is therefore 448 bytes: Go aligns memory of that size to cache lines.
 type Node struct {
 	// Free is the capacity minus what attempts occupy. It is negative after a node shrank
 	// below what runs on it; then nothing is placed there.
@@ -31,7 +31,7 @@ type DiskUse struct {
 	FreeSpace int64 // bytes
 }
 
-// FreeCapacity is what is free on a node, now or once some of its tasks have started or ended.
+// FreeCapacity is the free capacity of a node, now or after some of its tasks have started or ended.
 type FreeCapacity struct {
 	Free  Resources
 	Disks []DiskUse // memory that Load uses again
@@ -40,7 +40,7 @@ type FreeCapacity struct {
 // Load sets c to what is free on a node now.
 func (c *FreeCapacity) Load(n *Node) { c.Free, c.Disks = n.Free, append(c.Disks[:0], n.Disks...) }
 
-// Release adds what a task had on the node, with disk space on a disk (-1 for none).
+// Release adds what a task occupied on the node, with disk space on a disk (-1 for none).
 func (c *FreeCapacity) Release(r Resources, space int64, disk int16) {
 	c.Free = c.Free.Add(r)
 	if disk >= 0 && int(disk) < len(c.Disks) {
@@ -66,8 +66,8 @@ func (c *FreeCapacity) fits(d Resources, space int64) (disk int16, ok bool) {
 // Schedulable reports whether the node is up and accepts new tasks.
 func (n *Node) Schedulable() bool { return !n.Spec.Down && !n.Spec.Draining }
 
-// CanPreempt reports whether tasks of a job on the node can be preempted for a guarantee: the
-// job can be preempted at all, and the node can free memory.
+// CanPreempt reports whether tasks of a job on the node can be preempted for a guarantee: the job
+// is preemptible, and the node can free memory.
 func (n *Node) CanPreempt(j *Job) bool { return !j.IsNonPreemptible() && n.Spec.Levels.FreesMemory() }
 
 // CanReach reports whether an attempt on the node can be brought to a level, as far as is known: the
@@ -98,9 +98,9 @@ type Tenant struct {
 	// Children are ordered by name.
 	Children []TenantID
 
-	// ReadyChanges is how many times a job of its own that has ready work changed, or a stage of one became ready or
-	// ceased to be. StateVersion changes whenever a policy state of the tenant alone does, of no job and no project, and
-	// is never used again. Both grow in tries too, and when these are rolled back.
+	// ReadyChanges counts changes of the tenant's own jobs with ready work, and of the readiness of their
+	// stages. StateVersion changes whenever a policy state of the tenant alone (no job, no project) does;
+	// its values are never reused. Both grow in tries too, and when tries are rolled back.
 	ReadyChanges, StateVersion uint64
 
 	order jobOrder // of its own jobs

@@ -2,18 +2,18 @@ package scheduler
 
 import "fmt"
 
-// Policy is a scheduling policy. Decide reads no clock and no global random source, starts no goroutine and does no
-// I/O. It may try actions on the State (Journal.Mark) but must leave it as it was, byte for byte. Everything that a
-// policy must remember between cycles is in Decision.PolicyStates; its other memory is a cache, and a new instance
-// decides the same. Decide returns at most limit actions.
+// Policy is a scheduling policy. Decide reads no clock and no global random source, starts no goroutine
+// and does no I/O. It may try actions on the State (Journal.Mark) but must leave it unchanged, byte for
+// byte. A policy remembers facts between cycles only in Decision.PolicyStates; its other memory is a
+// cache, and a new instance must decide the same. Decide returns at most limit actions.
 type Policy interface {
 	Name() string
 	Decide(s *State, now Time, limit int) Decision
 }
 
-// Reasoner is a policy that can leave out the reasons: for each waiting stage they cost more
-// than the decision itself. Actions and policy states are the same either way, and so is Wake, unless some
-// reasons are left to the next decision (Decision.WaitingMore), which it then requests.
+// Reasoner is a policy that can leave out the reasons, which cost more for each waiting stage than
+// the decision itself. Actions and policy states are the same either way, and so is Wake, unless
+// some reasons are left to the next decision (Decision.WaitingMore), which it then requests.
 type Reasoner interface {
 	// SetReasonsWanted sets whether Decide fills in Decision.Waiting. The default is true.
 	SetReasonsWanted(wanted bool)
@@ -41,20 +41,20 @@ func DeadlineServiceOf(p Policy) (d DeadlineService) {
 
 // CapRefusal is why a task that a policy does not place itself may not start below a cap now.
 type CapRefusal struct {
-	// Awaited is what a task due by a guarantee needs that waits below the cap; zero if a guarantee to come needs the
-	// rest.
+	// Awaited is the need of a guarantee's due task that waits below the cap; zero if a future
+	// guarantee needs the rest.
 	Awaited Resources
-	// Until is when, if nothing happens, the task may start, at the earliest.
+	// Until is the earliest time at which the task may start if nothing else happens.
 	Until Time
 }
 
-// capKeeper is a policy whose guarantees need what caps allow.
+// capKeeper is a policy whose guarantees rely on free capacity below caps.
 type capKeeper interface {
 	RefusedByCap(s *State, g *Stage, node NodeID, second bool, now Time) (CapRefusal, bool)
 }
 
-// RefusedByCap reports whether, and why, the guarantees of a policy keep from a node what something else is about to start
-// there: the next task of a stage, or a second attempt at one that runs. It would leave them too little of a cap.
+// RefusedByCap reports whether, and why, the guarantees of a policy forbid a placement from outside the policy: on
+// a node, the next task of a stage or a second attempt at a running one. It would leave them too little of a cap.
 func RefusedByCap(p Policy, s *State, g *Stage, node NodeID, second bool, now Time) (CapRefusal, bool) {
 	if k, ok := p.(capKeeper); ok {
 		return k.RefusedByCap(s, g, node, second, now)
@@ -62,8 +62,8 @@ func RefusedByCap(p Policy, s *State, g *Stage, node NodeID, second bool, now Ti
 	return CapRefusal{}, false
 }
 
-// Commit makes a decision durable and returns what was accepted of it, which may be less: the coordinator's log drops
-// stale actions. The simulator returns the decision unchanged. The decision's slices belong to the policy.
+// Commit makes a decision durable and returns the accepted part of it: the coordinator's log drops stale
+// actions. The simulator returns the decision unchanged. The decision's slices belong to the policy.
 type Commit func(Decision) (Decision, error)
 
 // AcceptAll is the Commit that accepts every decision unchanged.

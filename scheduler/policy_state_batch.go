@@ -1,7 +1,7 @@
 package scheduler
 
-// policyStateBatch counts the policy states that each job has after the states of a batch so
-// far, so that the limit holds within a batch too.
+// policyStateBatch counts the policy states of each job, including those of the batch so far, so
+// that the limit holds within a batch too.
 type policyStateBatch struct {
 	present map[PolicyStateKey]bool // keys that the batch stored (true) or deleted (false)
 	perJob  map[JobID]int32         // change in the number of states; job 0: those without a job

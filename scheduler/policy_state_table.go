@@ -5,8 +5,8 @@ import (
 	"sort"
 )
 
-// policyStateTable stores policy states by key. Those of a tenant alone are together: a cycle of 3dsf replaces several
-// of each tenant, and in a map with those of tens of thousands of jobs each is a cache miss or two.
+// policyStateTable stores policy states by key. Those of a tenant alone are stored together: a cycle of 3dsf replaces
+// several for each tenant, and in a map with the states of tens of thousands of jobs each would be a cache miss or two.
 type policyStateTable struct {
 	ofTenant [][]PolicyState // states of no job and no project, by key
 	others   map[PolicyStateKey]PolicyState
@@ -15,13 +15,13 @@ type policyStateTable struct {
 // tabledTenants bounds the tenants whose states are stored together: a policy state may name one that does not exist.
 const tabledTenants = 1 << 16
 
-// isOfTenant reports whether a key is of a tenant alone. A key without any owner is one of tenant 0.
+// isOfTenant reports whether a key belongs to a tenant alone. A key without any owner belongs to tenant 0.
 func (k *PolicyStateKey) isOfTenant() bool {
 	return k.Job == 0 && k.Project == 0 && k.Tenant >= 0 && k.Tenant < tabledTenants
 }
 
-// find returns the policy states of the tenant of a key, by key, the index of the one with that key or
-// where it would be, and whether it is there.
+// find returns the policy states of the key's tenant, by key, the index of the state with that key
+// or its insertion index, and whether it is there.
 func (t *policyStateTable) find(k *PolicyStateKey) (list []PolicyState, at int, found bool) {
 	if int(k.Tenant) < len(t.ofTenant) {
 		list = t.ofTenant[k.Tenant]
@@ -41,7 +41,7 @@ func (t *policyStateTable) get(k PolicyStateKey) (p PolicyState, ok bool) {
 	return PolicyState{}, false
 }
 
-// put stores a policy state in the place of one with its key, and reports whether there was none.
+// put adds a policy state or replaces the one with its key, and reports whether it is new.
 func (t *policyStateTable) put(p *PolicyState) (isNew bool) {
 	if !p.isOfTenant() {
 		before := len(t.others)

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// PolicyStates is what the policies remember in a State.
+// PolicyStates is the memory of the policies in a State.
 type PolicyStates struct{ s *State }
 
 // All returns all policy states in order of their keys. It allocates.
@@ -61,16 +61,16 @@ func (ps PolicyStates) updateKinds(j *Job, k PolicyStateKey, there bool) {
 	}
 }
 
-// put stores a policy state in the place of one with its key, if there is one.
+// put adds a policy state or replaces the one with its key.
 func (ps PolicyStates) put(p *PolicyState) { ps.follow(p, true, ps.s.policyStates.put(p)) }
 
-// drop deletes a policy state, which is there.
+// drop deletes a policy state, which must exist.
 func (ps PolicyStates) drop(k PolicyStateKey) {
 	ps.s.policyStates.drop(k)
 	ps.follow(&PolicyState{PolicyStateKey: k}, false, true)
 }
 
-// follow updates what depends on a policy state that was put (there) or deleted; counted: their number changed.
+// follow updates what depends on a policy state that was put (there) or deleted. counted: the number of states changed.
 func (ps PolicyStates) follow(p *PolicyState, there, counted bool) {
 	j, k := ps.s.jobs[p.Job], p.PolicyStateKey
 	switch {
@@ -96,7 +96,7 @@ func (ps PolicyStates) follow(p *PolicyState, there, counted bool) {
 	j.copyState(p, there)
 }
 
-// copyState keeps in the job and its stages what each cycle reads of many jobs; there: it has the policy state.
+// copyState copies to the job and its stages what each cycle reads of many jobs. there: the job has the policy state.
 func (j *Job) copyState(p *PolicyState, there bool) {
 	switch k := p.PolicyStateKey; {
 	case j == nil || k != PolicyStateKey{Kind: k.Kind, Job: k.Job, Stage: k.Stage}:
@@ -108,7 +108,7 @@ func (j *Job) copyState(p *PolicyState, there bool) {
 	}
 }
 
-// dropStateKey is the inverse of what follow appends. O(states of the job); a new one is found at once.
+// dropStateKey is the inverse of what follow appends. O(states of the job); the newest state is found first.
 func (j *Job) dropStateKey(k PolicyStateKey) {
 	last := len(j.stateKeys) - 1
 	for i := last; i >= 0; i-- {

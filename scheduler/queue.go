@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// Queue is the order of the jobs of a State, and which of them have ready work.
+// Queue is the jobs of a State in order, and which of them have ready work.
 type Queue struct{ s *State }
 
 // Next returns the next job with ready work, in order of (Submitted, ID), at or after position at, and the position to
 // continue from; nil at the end. The iteration stays correct while the caller places tasks. O(1) a step.
 func (q Queue) Next(at int32) (*Job, int32) { return q.s.order.next(at) }
 
-// NextOf is Next among the jobs of one tenant, without those of the tenants below it.
+// NextOf is Next among the jobs of one tenant, without the tenants below it.
 func (q Queue) NextOf(t TenantID, at int32) (*Job, int32) {
 	if tn := q.s.Tenant(t); tn != nil {
 		return tn.order.next(at)
@@ -32,7 +32,7 @@ func (q Queue) enqueue(j *Job, t *Tenant) {
 	q.countSpec(j, 1)
 	t.order.insert(j)
 	if q.s.order.insert(j) {
-		q.s.floor.recount.at = 0 // jobs may have moved before it
+		q.s.floor.recount.at = 0 // jobs may have moved to before its position
 	}
 }
 
@@ -71,8 +71,8 @@ func (q Queue) addStage(j *Job, spec StageSpec) {
 	q.s.changeLog.recordJob(j)
 }
 
-// hasSlowStart reports whether stage g is a reduce stage whose tasks may start before all of an earlier map stage are
-// done (StageSpec.SlowStart), if its job allows that.
+// hasSlowStart reports whether g is a reduce stage whose tasks may start before all tasks of map
+// stage before are done (StageSpec.SlowStart), if its job allows that.
 func (g *Stage) hasSlowStart(before *Stage) bool {
 	return g.Spec.SlowStart > 0 && g.Spec.SlowStart < 1 && g.Spec.Kind == KindReduce && before.Spec.Kind == KindMap
 }
@@ -97,8 +97,8 @@ func (q Queue) updateOpen(g *Stage) {
 	q.updateReady(g)
 }
 
-// updateReady brings the ready counts and sets in line with the stage's counts. It is called when
-// Pending becomes zero or positive, and of a stage with a max_parallel when anything starts or ends.
+// updateReady synchronises the ready counts and sets with the stage's counts. It is called when Pending
+// becomes zero or positive, and for a stage with a max_parallel when anything starts or ends.
 func (q Queue) updateReady(g *Stage) {
 	q.openEarly(g)
 	ready := g.Open && g.Pending > 0 && g.Job.Phase == JobActive
@@ -132,9 +132,9 @@ func (q Queue) updateReady(g *Stage) {
 	}
 }
 
-// openEarly recomputes whether the stages may start that need not wait until all of g is done: it depends on
-// Pending and Suspended of g too. None opens during a try, and none closes: only events increase the two. Other stages that
-// follow g are not looked at: each would look at those that follow it, 2^n in all of n that each follow all before them.
+// openEarly recomputes which stages with a slow start may start before g is done; that depends on Pending
+// and Suspended of g too. During a try no stage opens or closes, since only events increase the two. Other
+// followers of g are not examined: if n stages each follow all earlier ones, that would take 2^n steps.
 func (q Queue) openEarly(g *Stage) {
 	if !g.opensEarly || q.s.undo.depth > 0 {
 		return
@@ -146,7 +146,7 @@ func (q Queue) openEarly(g *Stage) {
 	}
 }
 
-// setPhase sets the job's phase; it changes which of its stages are ready.
+// setPhase sets the job's phase, which changes the readiness of its stages.
 func (q Queue) setPhase(j *Job, p JobPhase) {
 	j.Phase = p
 	q.s.changeLog.recordJob(j)
@@ -161,7 +161,7 @@ func (q Queue) Ready() int { return q.s.readyStages }
 // Bounded returns the number of jobs with a bound of their own. O(1).
 func (q Queue) Bounded() int { return q.s.boundedJobs }
 
-// countSpec counts a job in Bounded and Tenant.ReadyHigh as its spec says (n 1), or no longer (n -1).
+// countSpec adds a job to Bounded and Tenant.ReadyHigh according to its spec (n 1), or removes it (n -1).
 func (q Queue) countSpec(j *Job, n int32) {
 	if j.Spec.Bound > 0 {
 		q.s.boundedJobs += int(n)

@@ -8,11 +8,11 @@ import (
 // Reservations is the reservations of a State: by id, by node and by kind.
 type Reservations struct{ s *State }
 
-// UnplannedReleases counts the releases of capacity at another time than planned: ends of attempts but at their bound,
+// UnplannedReleases counts releases of capacity at another time than planned: ends of attempts except at their bound,
 // reservations deleted with their job or project, suspensions of reduces for maps. Policies compress when it has grown.
 func (rs Reservations) UnplannedReleases() uint64 { return rs.s.unplannedReleases }
 
-// Left returns how many more reservations the State takes: a policy that makes new ones asks first. O(1).
+// Left returns how many more reservations the State accepts. A policy must ask before it makes new ones. O(1).
 func (rs Reservations) Left() int { return maxReservations - len(rs.s.reservations) }
 
 // All returns all reservations by id. The slice belongs to State.
@@ -57,7 +57,7 @@ func byStart(a, b *Reservation) int {
 	return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.ID, b.ID))
 }
 
-// put adds or replaces a reservation. It returns the one replaced, or else one that has nothing but the id.
+// put adds or replaces a reservation. It returns the old one; for a new reservation it returns one with only the id.
 func (rs Reservations) put(r Reservation) (old Reservation, had bool) {
 	i, had := rs.find(r.ID)
 	if had {
@@ -130,8 +130,8 @@ func (rs Reservations) count(r *Reservation, n int32) {
 	}
 }
 
-// indexTask lists a reservation under its task, or takes it off the list. Of several for one task the one with the
-// highest id is listed. O(1); O(reservations of the job) while one of its tasks has several.
+// indexTask lists a reservation under its task, or removes it. If a task has several, the one with
+// the highest id is listed. O(1); O(reservations of the job) while one of its tasks has several.
 func (rs Reservations) indexTask(r *Reservation, add bool) {
 	g := rs.s.Stage(r.StageID())
 	if g == nil || !r.IsPlanOfTask() || r.Task >= g.Spec.Tasks {
@@ -165,8 +165,8 @@ func (rs Reservations) indexTask(r *Reservation, add bool) {
 	g.planned.set(r.Task, listed)
 }
 
-// PlannedAt returns the reservation that a plan made for a task of the stage on a node, or nil.
-// Of several it returns the one with the highest id. O(1).
+// PlannedAt returns the reservation that plans a task of the stage on a node, or nil. If there are
+// several it returns the one with the highest id. O(1).
 func (g *Stage) PlannedAt(task int32) *Reservation {
 	if g.planned.isZero() || task >= g.Spec.Tasks {
 		return nil
@@ -174,8 +174,8 @@ func (g *Stage) PlannedAt(task int32) *Reservation {
 	return g.planned.get(task)
 }
 
-// GuaranteeTenant returns whom the guarantees of a job are charged to: its project's tenant, else its own (as for caps).
-// O(1).
+// GuaranteeTenant returns the tenant that a job's guarantees are charged to: its project's tenant,
+// else its own (as for caps). O(1).
 func (rs Reservations) GuaranteeTenant(j *Job) TenantID {
 	if p := rs.s.projects[j.Spec.Project]; p != nil {
 		return p.Spec.Tenant

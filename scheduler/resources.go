@@ -8,7 +8,7 @@ import (
 	"github.com/drover-run/drover/scheduler/timeline"
 )
 
-// Resource is the index of a resource in a Resources vector, which is why this closed set starts at zero.
+// Resource is the index of a resource in a Resources vector; therefore this closed set starts at zero.
 type Resource uint8
 
 // The three resources of 3DSF, section 5: CPU in millicores, memory in bytes and disk I/O in bytes per second.
@@ -70,12 +70,12 @@ func (r Resources) Fits(free Resources) bool {
 	return r[0] <= free[0] && r[1] <= free[1] && r[2] <= free[2]
 }
 
-// Min returns the smaller of each part.
+// Min returns the minimum of each part.
 func (r Resources) Min(o Resources) Resources {
 	return Resources{min(r[0], o[0]), min(r[1], o[1]), min(r[2], o[2])}
 }
 
-// Max returns the larger of each part.
+// Max returns the maximum of each part.
 func (r Resources) Max(o Resources) Resources {
 	return Resources{max(r[0], o[0]), max(r[1], o[1]), max(r[2], o[2])}
 }

@@ -2,13 +2,13 @@ package scheduler
 
 import "slices"
 
-// A task whose attempt failed on a node prefers another node for its next attempts: the node may have made it fail, and
-// a second failure there would teach nothing. If no other node can take the task now, the same one gets it again.
-// Policies ask where they choose a node (FailedOn, NextFailedOn); Cycle exchanges tasks where a policy found no other.
+// A task whose attempt failed on a node prefers another node for its next attempts: the node may be the cause, and a second
+// failure there would teach nothing. If no other node can take the task now, it goes to the same node again. Policies check
+// this when they choose a node (FailedOn, NextFailedOn); Cycle exchanges tasks when a policy found no other node.
 
-const maxFailedOn = 4 // how many nodes a task prefers to leave: the last ones
+const maxFailedOn = 4 // how many failed nodes a task avoids: the latest ones
 
-const maxExchangeTasks = 64 // how many waiting tasks are examined for one to run in a retry's place
+const maxExchangeTasks = 64 // how many waiting tasks are examined to take a retry's place
 
 // FailedOn returns the nodes on which task i failed last, the oldest first. The slice belongs to State. O(1).
 func (g *Stage) FailedOn(i int32) []NodeID { return g.pastAttempts[i].FailedOn }
@@ -28,10 +28,10 @@ func (t *pastAttempts) failedOn(n NodeID) {
 	t.FailedOn = append(slices.Clone(t.FailedOn[max(0, len(t.FailedOn)-maxFailedOn+1):]), n)
 }
 
-// moveRetriesElsewhere changes the tasks of placements that put a task back on a node where it failed: a task of the
-// same stage takes that place, one that this decision starts elsewhere or else one that waits. What each node gets and
-// which stages are served stays. Tasks with input are left to the policy, which knows where it is, and those of jobs
-// with reservations to their plan. O(actions), and O(actions + nodes) for each placement concerned.
+// moveRetriesElsewhere amends placements that put a task back on a node where it failed. A task of the same
+// stage takes that place: one that this decision starts elsewhere, or else a waiting one. The nodes used and
+// the stages served stay. Tasks with input are left to the policy, which knows where the input is, and tasks of
+// jobs with reservations to their plan. O(actions), and O(actions + nodes) for each placement concerned.
 func moveRetriesElsewhere(s *State, d *Decision) {
 	copied := false
 	for i := range d.Actions {
@@ -52,7 +52,7 @@ func moveRetriesElsewhere(s *State, d *Decision) {
 	}
 }
 
-// reservesFor reports whether actions make a reservation for a job or its project. O(actions).
+// reservesFor reports whether actions add a reservation for a job or its project. O(actions).
 func reservesFor(actions []Action, j *Job) bool {
 	return slices.ContainsFunc(actions, func(a Action) bool {
 		r := &a.Reservation
@@ -61,7 +61,7 @@ func reservesFor(actions []Action, j *Job) bool {
 }
 
 // exchangePlaced exchanges the task of placement i with that of another placement of its stage, if
-// neither task then starts where it failed, and reports whether it did.
+// then neither task starts where it failed, and reports whether it did.
 func exchangePlaced(g *Stage, actions []Action, i int) bool {
 	a := &actions[i]
 	for k := range actions {
@@ -75,8 +75,8 @@ func exchangePlaced(g *Stage, actions []Action, i int) bool {
 	return false
 }
 
-// exchangeWaiting lets a waiting task that has not failed on the node run in the place of that of placement i, which
-// waits on for another node that is large enough, unless it is the last one of its stage.
+// exchangeWaiting replaces the task of placement i with a waiting task of its stage that has not failed on
+// the node. Nothing changes if there is no such task, or if no other node is large enough for the former.
 func (s *State) exchangeWaiting(g *Stage, actions []Action, i int) {
 	a := &actions[i]
 	other := func(n NodeID) bool { return !slices.Contains(g.FailedOn(a.Task.Index), n) && !s.cluster.Avoids(g, n) }

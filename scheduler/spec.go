@@ -16,7 +16,7 @@ const (
 	MaxTasks              = 1 << 24
 	MaxReplicas           = 1 << 10
 	MaxTenantDepth        = 32
-	maxReservations       = 1 << 17 // that of the log too: coordinator/facts
+	maxReservations       = 1 << 17 // the same as the log's limit, in coordinator/facts
 	MaxPolicyStatesPerJob = 1 << 10
 	maxPolicyStatesNoJob  = 1 << 16
 	defaultAttempts       = 4
@@ -52,7 +52,7 @@ type NodeSpec struct {
 	// only on a node of the same class or one that lists it in Restores.
 	CPUClass string   `json:"cpu_class,omitempty"`
 	Restores []string `json:"restores,omitempty"`
-	// Windows are when the node will be away, in order: maintenance that was ordered.
+	// Windows are the ordered maintenance windows, in order: when the node will be away.
 	Windows []Window `json:"windows,omitempty"`
 }
 
@@ -124,9 +124,9 @@ type JobSpec struct {
 	Deadline  Time          `json:"deadline,omitempty"`
 	Bound     time.Duration `json:"bound_ns,omitempty"` // runtime_bound
 	OnMiss    OnMiss        `json:"on_miss,omitempty"`
-	// AcceptedByQuote: the deadline counts by its quote, without a guarantee. The job is in the deadline lane
-	// until it becomes infeasible. A policy that guarantees a deadline accepts it by AcceptedState instead: see
-	// Job.IsAccepted. The name on disk is older than the field's.
+	// AcceptedByQuote: the deadline is accepted by its quote, without a guarantee. The job is in
+	// the deadline lane until it becomes infeasible. A policy that guarantees a deadline records
+	// AcceptedState instead: see Job.IsAccepted. The name on disk is older than the field's.
 	AcceptedByQuote bool          `json:"accepted,omitempty"`
 	Estimate        time.Duration `json:"estimate_ns,omitempty"` // predicted run time of the whole job, 0 for unknown
 	Project         ProjectID     `json:"project,omitempty"`
@@ -144,7 +144,7 @@ type ProjectSpec struct {
 	Priority  Priority  `json:"priority"`
 	Submitted Time      `json:"submitted"`
 	Jobs      int32     `json:"jobs"`
-	// GuaranteedDeparture is 0 while there is none.
+	// GuaranteedDeparture is 0 if there is none.
 	GuaranteedDeparture Time `json:"guaranteed_departure,omitempty"`
 }
 
@@ -173,8 +173,8 @@ type StageSpec struct {
 	Disk   int64     `json:"disk,omitempty"` // bytes of space for each task
 	// Exclusive tasks are frozen when the node loses the coordinator.
 	Exclusive bool `json:"exclusive,omitempty"`
-	// Bound is how long one task is taken to run at most where the job has no runtime_bound: an
-	// upper quantile of its prediction at submission. 0 if none is known. Nothing enforces it.
+	// Bound is the assumed maximum run time of one task of a job without a runtime_bound: an upper
+	// quantile of its prediction at submission. 0 if none is known. Nothing enforces it.
 	Bound time.Duration `json:"bound_ns,omitempty"`
 	// Estimate is the predicted run time of one task, 0 if unknown.
 	Estimate time.Duration `json:"estimate_ns,omitempty"`
@@ -182,18 +182,18 @@ type StageSpec struct {
 	MaxParallel int32 `json:"max_parallel,omitempty"`
 	// MaxAttempts limits the failures through the user's fault; 0 is defaultAttempts.
 	MaxAttempts int32 `json:"max_attempts,omitempty"`
-	// SlowStart is the fraction of each earlier map stage that must be done before a reduce
-	// stage may start, to fetch while the last maps run: none of these waits for capacity or is
-	// suspended, since it would miss what the reduces occupy. 0 counts as 1, and so does any value in
-	// a job with a bound, a deadline or a project: tasks that wait for input would use up their bound.
+	// SlowStart is the fraction of each earlier map stage that must be done before a reduce stage
+	// may start, to fetch while the last maps run. No such map may wait for capacity or be
+	// suspended, since it would lack what the reduces occupy. 0 counts as 1, and so does any value
+	// in a job with a bound, a deadline or a project: waiting tasks would use up their bound.
 	SlowStart float64 `json:"slow_start,omitempty"`
 	// Inputs are what the tasks read, nil for nothing. State keeps the pointer: callers must not change it afterwards.
 	Inputs *Inputs `json:"inputs,omitempty"`
 }
 
-// Inputs lists what each task reads and where it is, in flat arrays: 44 bytes for a task with three replicas. Task i
-// reads Bytes[i]; its nodes are Nodes[Start[i]:Start[i+1]], best first. Local holds the bytes on each of those nodes
-// (for tasks of several blocks); if nil, all are on each.
+// Inputs lists what each task reads and where it is, in flat arrays: 44 bytes for a task with three
+// replicas. Task i reads Bytes[i]; its nodes are Nodes[Start[i]:Start[i+1]], best first. Local
+// holds the bytes on each of those nodes (for tasks of several blocks); if nil, each has all bytes.
 type Inputs struct {
 	Bytes []int64  `json:"bytes"`
 	Start []int32  `json:"start"`
@@ -204,7 +204,7 @@ type Inputs struct {
 // ReservationKind says what a reservation is for.
 type ReservationKind uint8
 
-// The kinds of reservations. None changes a node's Free: policies and Check go by their times.
+// The kinds of reservations. None changes a node's Free: policies and Check use their times.
 const (
 	// ReserveProject guarantees a project's departure.
 	ReserveProject ReservationKind = iota + 1
@@ -239,8 +239,8 @@ type Reservation struct {
 	Node    NodeID          `json:"node"`
 	Demand  Resources       `json:"demand"`
 	Disk    int64           `json:"disk,omitempty"`
-	// OnDisk is the index in NodeSpec.Disks that it is planned on, -1 for none. It is not
-	// binding: a plan that is rebuilt from the reservations starts with it.
+	// OnDisk is the index in NodeSpec.Disks of the planned disk, -1 for none. It is not binding: a
+	// plan that is rebuilt from the reservations starts with it.
 	OnDisk int16 `json:"on_disk,omitempty"`
 	Start  Time  `json:"start"`
 	End    Time  `json:"end"`

@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// A reduce stage stalls if outputs of its maps are lost while its tasks run: these wait for maps that are pending again.
-// If they occupy all that the maps could have, of nodes or of a cap, or if the policy leaves what is free to work that
-// waits for what the reduces occupy, neither goes on. Cycle therefore suspends reduces for maps that fit nowhere, and
-// places maps that a policy leaves waiting though they fit. The reduces resume when the stage is open.
+// A reduce stage stalls if outputs of its maps are lost while its tasks run: the tasks wait for maps that are pending
+// again. A deadlock results if the reduces occupy all capacity, of nodes or of a cap, that the maps could use, or if the
+// policy leaves the free capacity to work that waits for the reduces. Cycle therefore suspends reduces for maps that fit
+// nowhere, and places maps that fit but that a policy leaves waiting. The reduces resume when the stage is open.
 
-// stalledStages are the stages that are closed and have live attempts, by id. A stage whose last
-// attempt ended may be in it until it opens or its job ends.
+// stalledStages are the closed stages with live attempts, by id. A stage whose last attempt has
+// ended may stay in it until it opens or its job ends.
 type stalledStages []*Stage
 
-// update adds or removes a stage as its fields say. O(log of the stalled stages); O(of them) if there is a change.
+// update adds or removes a stage according to its fields. O(log of the stalled stages); O(stalled stages) for a change.
 func (l *stalledStages) update(g *Stage) {
 	i, found := slices.BinarySearchFunc(*l, g, func(a, b *Stage) int { return a.ID().Compare(b.ID()) })
 	switch stalled := g.WaitsForInput() && g.Running+g.Suspended > 0; {
@@ -25,19 +25,19 @@ func (l *stalledStages) update(g *Stage) {
 	}
 }
 
-// WaitsForInput reports whether no task of a reduce stage can end, because outputs of its maps
-// are missing: a suspended one need not resume yet. O(1).
+// WaitsForInput reports whether no task of a reduce stage can end because outputs of its maps are
+// missing: a suspended task need not resume yet. O(1).
 func (g *Stage) WaitsForInput() bool { return !g.Open && g.Spec.Kind == KindReduce }
 
-// waitsForPlaces reports whether tasks that a stage comes after wait to be placed.
+// waitsForPlaces reports whether tasks of the stages that a stage depends on wait for placement.
 func (g *Stage) waitsForPlaces() bool {
 	return slices.ContainsFunc(g.Spec.After, func(i int32) bool { return g.Job.Stages[i].Startable() > 0 })
 }
 
-// unblockStalledReduces adds actions to a decision for running reduces whose map outputs were lost and whose maps still
-// wait once the decision is applied: for each such stage of maps it places one map, or suspends the reduces whose capacity
-// that needs. O(stalled stages) if none of their maps waits, as while these run again; O(actions + attempts of the stalled
-// stages + nodes that fit the maps) otherwise.
+// unblockStalledReduces adds actions to a decision for running reduces whose map outputs were lost and
+// whose maps still wait after the decision. For each such map stage it places one map, or suspends the
+// reduces whose capacity the map needs. O(stalled stages) if none of their maps waits, for example
+// because they run again; else O(actions + attempts of the stalled stages + nodes that fit the maps).
 func unblockStalledReduces(s *State, p Policy, d *Decision, now Time, limit int) {
 	if !slices.ContainsFunc(s.stalled, (*Stage).waitsForPlaces) {
 		return
@@ -46,7 +46,7 @@ func unblockStalledReduces(s *State, p Policy, d *Decision, now Time, limit int)
 	defer s.Journal().Rollback(mark)
 	for i := range d.Actions {
 		if s.Apply(&d.Actions[i], now) != nil {
-			return // Check says why
+			return // Check reports the reason
 		}
 	}
 	d.Actions = slices.Clone(d.Actions) // they belong to the policy
@@ -66,9 +66,9 @@ func unblockStalledReduces(s *State, p Policy, d *Decision, now Time, limit int)
 	}
 }
 
-// actionsForMap returns the placement of a task of stage m that reduce stage g waits for, or the suspensions of
-// attempts of g that it needs. It returns nil if m does not wait, or if what it needs is on its way already. It moves d.Wake
-// forward to when a guarantee to come needs no longer what a cap allows.
+// actionsForMap returns the placement of a task of stage m that reduce stage g waits for, or the
+// suspensions of attempts of g that it needs; nil if m does not wait, or if the needed capacity is being
+// freed already. It moves d.Wake forward to when a future guarantee no longer needs the rest of a cap.
 func actionsForMap(s *State, p Policy, d *Decision, g, m *Stage, now Time) []Action {
 	if m.Startable() == 0 {
 		return nil
@@ -93,16 +93,16 @@ func actionsForMap(s *State, p Policy, d *Decision, g, m *Stage, now Time) []Act
 		}
 		disk, _ := s.cluster.nodes[id].Fits(m.Spec.Demand, m.Spec.Disk)
 		return []Action{s.Attempts().PlaceAction(m, task, id, disk)}
-	case due: // what it is for may wait for what the reduces occupy
+	case due: // the reservation's task may wait for what the reduces occupy
 		return findStops(s, g, m)
-	default: // a guarantee to come, which has its capacity then: it begins and ends
+	default: // a future guarantee, whose capacity is free when it starts and which ends
 		return nil
 	}
 }
 
-// nodeForMap returns the node on which a task that running reduces wait for is to be placed now: one with its input, else
-// of the first few that fit one where nothing is reserved and the task has not failed, else the first. If reservations
-// close all that fit it returns NoNode, and whether one of these reservations is due.
+// nodeForMap returns the node on which to place a map that running reduces wait for: one with its input, else
+// of the first few nodes that fit, one without reservations where the task has not failed, else the first. If
+// reservations close all nodes that fit it returns NoNode, and whether one of these reservations is due.
 func (s *State) nodeForMap(m *Stage, task int32, now Time) (first NodeID, due bool) {
 	_, local, _ := m.Input(task)
 	failed := m.FailedOn(task)
@@ -127,9 +127,9 @@ func (s *State) nodeForMap(m *Stage, task int32, now Time) (first NodeID, due bo
 	return first, due
 }
 
-// reservationAgainst returns the first reservation by start on a node that a task of stage m may not start beside: for a
-// preemption in progress, in force, or that begins before the task ends unless the task gives way then; nil for none.
-// This is stricter than Check. Others are plans, which the policy makes anew. O(reservations on the node).
+// reservationAgainst returns the first reservation by start on a node that a task of m may not start beside: for a
+// preemption in progress, or a guarantee in force or beginning before the task ends, unless the task gives way
+// then; else nil. Stricter than Check. Others are plans, which the policy makes again. O(reservations on the node).
 func (s *State) reservationAgainst(m *Stage, id NodeID, now Time) *Reservation {
 	n, end := s.cluster.nodes[id], boundedEnd(m, 0, now)
 	for _, r := range n.reserved {
@@ -141,7 +141,7 @@ func (s *State) reservationAgainst(m *Stage, id NodeID, now Time) *Reservation {
 	return nil
 }
 
-// stalledAttempts returns the attempts of a stalled stage that could give way, newest first; nil while one of them does.
+// stalledAttempts returns the attempts of a stalled stage that may be stopped, newest first; nil while one is stopping.
 func stalledAttempts(s *State, g *Stage) (attempts []*Attempt) {
 	for a := range s.Attempts().In(g) {
 		switch a.Phase {
@@ -179,11 +179,11 @@ func findStops(s *State, g, m *Stage) []Action {
 	return best
 }
 
-// stopsForCaps returns the suspensions of attempts of reduce stage g, the newest ones, after which a task of stage m is
-// within all caps beside what is awaited there for others; nil if none suffice.
+// stopsForCaps returns the suspensions of the newest attempts of reduce stage g after which a task
+// of stage m, plus awaited for others, is within all caps; nil if none suffice.
 func stopsForCaps(s *State, g, m *Stage, awaited Resources) (stops []Action) {
 	need := m.Spec.Demand
-	more := need.Add(awaited) // than is charged after the stops
+	more := need.Add(awaited) // additional charge after the stops
 	swap := map[NodeID]int64{}
 	for _, a := range stalledAttempts(s, g) {
 		_, _, lacks, ok := s.tree.underCaps(m.Job, need, Resources{Memory: more[Memory]}, nil)
@@ -191,7 +191,7 @@ func stopsForCaps(s *State, g, m *Stage, awaited Resources) (stops []Action) {
 		if !a.stopFrees(memory) {
 			continue
 		}
-		after := *s.cluster.nodes[a.Node] // as it will be
+		after := *s.cluster.nodes[a.Node] // as it will be after the stop
 		after.SwapFree -= swap[a.Node]
 		act, frees := after.stop(a, memory)
 		if act.Level == LevelSwapped {
@@ -205,9 +205,9 @@ func stopsForCaps(s *State, g, m *Stage, awaited Resources) (stops []Action) {
 	return nil
 }
 
-// stopsOn returns the suspensions of attempts of one node, in order, after which a task of m fits; nil if none suffice.
+// stopsOn returns the suspensions, in order, of attempts on one node after which a task of m fits; nil if none suffice.
 func stopsOn(n *Node, attempts []*Attempt, m *Stage) []Action {
-	after := *n // as it will be
+	after := *n // as it will be after the stops
 	after.Disks = slices.Clone(n.Disks)
 	var stops []Action
 	for _, a := range attempts {
@@ -228,12 +228,12 @@ func stopsOn(n *Node, attempts []*Attempt, m *Stage) []Action {
 	return nil
 }
 
-// stopFrees reports whether an attempt has capacity to free; a suspended one may have memory alone, if that is needed.
+// stopFrees reports whether stopping an attempt frees capacity: of a suspended one, only memory, if that is needed.
 func (a *Attempt) stopFrees(memory bool) bool {
 	return a.Phase != AttemptSuspended || (memory && a.Occupied.Resources[Memory] > 0)
 }
 
-// stop returns the action after which an attempt's capacity on n is free, with its memory if needed, and what it frees.
+// stop returns the action that frees an attempt's capacity on n, with its memory if needed, and what it frees.
 func (n *Node) stop(a *Attempt, memory bool) (act Action, frees Resources) {
 	can := func(l Level) bool { return l > a.Level && n.CanReach(a, l) }
 	act, frees = a.Act(ActSuspend), a.Occupied.Resources
@@ -244,7 +244,7 @@ func (n *Node) stop(a *Attempt, memory bool) (act Action, frees Resources) {
 		act.Level = LevelSwapped
 	case can(LevelCheckpointed):
 		act.Level = LevelCheckpointed
-	default: // no level helps: its input is fetched again
+	default: // no level helps: kill it; its input is fetched again
 		act.Kind = ActKill
 	}
 	return act, frees

@@ -18,8 +18,8 @@ type Stamp struct {
 // identity must not have size 0: the addresses of two identities must differ.
 type identity struct{ _ byte }
 
-// State is the cluster as the scheduler sees it: facts, and indexes over them. It is updated
-// event by event and is not safe for concurrent use. The zero value is not usable: use New.
+// State is the cluster as the scheduler sees it: facts, and indexes over them. It is updated event
+// by event and is not safe for concurrent use. The zero value is not usable: use New.
 type State struct {
 	index       uint64
 	changeCount uint64
@@ -56,7 +56,7 @@ type State struct {
 	unplannedReleases uint64
 	changeLog         ChangeLog
 	undo              journal
-	timeline          *Timeline // nil until a policy asks for one
+	timeline          *Timeline // nil until a policy first calls Timeline
 	stalled           stalledStages
 	floor             demandFloor
 	checker           checker
@@ -100,7 +100,7 @@ func (s *State) SetIndex(i uint64) { s.index = i }
 // Job returns a job that has not ended, or nil.
 func (s *State) Job(id JobID) *Job { return s.jobs[id] }
 
-// Stage returns a stage of a job that has not ended, or nil. Most calls are for the job of the last one.
+// Stage returns a stage of a job that has not ended, or nil. Most calls are for the same job as the call before.
 func (s *State) Stage(id StageID) *Stage {
 	j := s.lastJob
 	if j == nil || j.Spec.ID != id.Job {
@@ -160,7 +160,7 @@ func (s *State) PolicyState(k PolicyStateKey) (PolicyState, bool) { return s.pol
 // History returns the record of the tasks and jobs that ended.
 func (s *State) History() *History { return &s.history }
 
-// chunkBits is the logarithm of how many attempts are allocated at once: few, since a small cluster pays for all of them.
+// chunkBits is the binary logarithm of the attempts allocated at once: few, since a small cluster pays for all of them.
 const chunkBits = 9
 
 func (s *State) countChange() { s.changeCount++ }

@@ -7,16 +7,16 @@ import (
 	"sort"
 )
 
-// suspendedList is the attempts at a suspended level in the order of their suspension, ties by placement. Most of them
-// do not fit on their nodes now, and an entry holds what tells that: a search for the others reads the list from its
-// begin to its end, but neither the attempts nor their nodes, of which each would be a cache miss. (40,000 suspended
-// attempts on 100,000 nodes: a fifth of a decision of 3dsf.)
+// suspendedList is the attempts at a suspended level in order of suspension, ties by placement. Most of
+// them do not fit on their nodes now. An entry holds the values that decide that, so that a search for
+// the others reads the list in sequence, without a cache miss for each attempt and its node. (With
+// 40,000 suspended attempts on 100,000 nodes those misses were a fifth of a decision of 3dsf.)
 //
-// An attempt that leaves stays as a removed entry until the list is compacted, so that nothing moves, also in a try.
+// The entry of an attempt that leaves stays, marked as removed, until the list is compacted: nothing moves, also in a try.
 type suspendedList struct {
 	entries []suspendedEntry
 	live    int // entries that are not removed
-	readers int // searches that read the list: entries keep their places
+	readers int // searches in progress: entries must not move
 }
 
 // suspendedEntry is an attempt in the list.
@@ -30,7 +30,7 @@ type suspendedEntry struct {
 // ResumeOrder is a suspended attempt's place in the order of resuming: by the time of its suspension, then placement.
 type ResumeOrder struct {
 	SuspendedAt Time
-	Seq         uint64 // no two attempts have the same
+	Seq         uint64 // unique
 }
 
 // ResumeOrder returns the place of a suspended attempt. O(1).
@@ -46,7 +46,7 @@ func newSuspendedEntry(a *Attempt, slot int32) suspendedEntry {
 	return suspendedEntry{ResumeOrder: a.ResumeOrder(), slot: slot, node: a.Node, cpu: more[CPU], memory: more[Memory]}
 }
 
-// find returns the index of the first entry that is not before e, and whether it is at the place of e. O(log entries).
+// find returns the index of the first entry not before e, and whether that entry has the order of e. O(log entries).
 func (l *suspendedList) find(e *suspendedEntry) (int, bool) {
 	i := sort.Search(len(l.entries), func(k int) bool { return l.entries[k].Compare(e.ResumeOrder) >= 0 })
 	return i, i < len(l.entries) && l.entries[i].Compare(e.ResumeOrder) == 0
@@ -54,7 +54,7 @@ func (l *suspendedList) find(e *suspendedEntry) (int, bool) {
 
 const minRemoved = 64 // how many removed entries a list may always have
 
-// add adds an attempt. O(1) amortised behind all others; O(log entries) for one that left before; else O(entries).
+// add adds an attempt. O(1) amortised at the end; O(log entries) for an attempt that was removed; else O(entries).
 func (l *suspendedList) add(a *Attempt, slot int32) {
 	e, i := newSuspendedEntry(a, slot), len(l.entries)
 	l.live++
@@ -85,8 +85,8 @@ func (at Attempts) Suspended() iter.Seq[*Attempt] {
 	return at.suspended(func(*suspendedEntry) bool { return true })
 }
 
-// Resumable yields those of Suspended whose node, which may be draining, has the CPU and the memory that they
-// need to run again. Actions may be applied meanwhile.
+// Resumable yields the attempts of Suspended whose node, which may be draining, has the CPU and
+// memory that they need to run again. Actions may be applied meanwhile.
 func (at Attempts) Resumable() iter.Seq[*Attempt] {
 	c := &at.s.cluster
 	return at.suspended(func(e *suspendedEntry) bool {
@@ -98,8 +98,8 @@ func (at Attempts) Resumable() iter.Seq[*Attempt] {
 	})
 }
 
-// fits reports whether the needed CPU and memory are free; where none is needed, also if less than none is (as
-// FitsBack).
+// fits reports whether the needed CPU and memory are free. A resource of which none is needed fits
+// even if its free amount is negative (as in FitsBack).
 func (e *suspendedEntry) fits(cpu, memory int64) bool {
 	return (e.cpu == 0 || e.cpu <= cpu) && (e.memory == 0 || e.memory <= memory)
 }

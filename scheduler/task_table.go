@@ -6,8 +6,8 @@ const (
 	tablePage     = 1 << tablePageBits
 )
 
-// taskTable has a value for each task of a stage. Most are zero most of the time, and cost nothing: a page has
-// memory while one of its values is not zero. The values of a stage with at most tablePage tasks are one page.
+// taskTable has a value for each task of a stage. Most values are zero most of the time, and cost nothing: a
+// page has memory only while one of its values is not zero. A stage with at most tablePage tasks has one page.
 type taskTable[T comparable] struct {
 	few   []T // of a stage with one page
 	pages []tableOfPage[T]

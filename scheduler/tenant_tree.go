@@ -29,8 +29,8 @@ func (t *TenantTree) height(id TenantID) int {
 	return h + 1
 }
 
-// link adds a tenant to what the tree knows of it: its parent's children, by name, the use of all above it and the number of
-// caps (sign 1). With sign -1 it takes the tenant off.
+// link adds a tenant to its parent's children, by name, to the use of its ancestors and to the
+// number of capped tenants (sign 1), or removes it (sign -1).
 func (tree *TenantTree) link(t *Tenant, sign int64) {
 	if t.Spec.Caps != (Caps{}) {
 		tree.capped += int(sign)
@@ -59,7 +59,7 @@ func (tree *TenantTree) chargeUp(id TenantID, d Resources, running int32) {
 	}
 }
 
-// addReleasing adds to what a tenant and all its ancestors will free.
+// addReleasing adds to Releasing of a tenant and all its ancestors.
 func (tree *TenantTree) addReleasing(id TenantID, d Resources) {
 	for t := tree.tenant(id); t != nil; t = tree.tenant(t.Spec.Parent) {
 		t.Releasing = t.Releasing.Add(d)

@@ -7,11 +7,11 @@ import (
 	"github.com/drover-run/drover/scheduler/timeline"
 )
 
-// Assumptions are what a policy assumes about the future of attempts. They must be comparable:
-// the State keeps one Timeline, for the assumptions it was last asked for.
+// Assumptions are what a policy assumes about the future of attempts. They must be comparable: the
+// State has one Timeline, for the assumptions of the last call.
 type Assumptions interface {
-	// ClaimOf returns what an attempt is assumed to occupy from now on. The result may depend on
-	// its node, the attempts there and their jobs, and the time alone.
+	// ClaimOf returns what an attempt is assumed to occupy from now on. The result may depend only
+	// on its node, the attempts there, their jobs, and the time.
 	ClaimOf(s *State, a *Attempt, now Time) Claim
 	// ChargeTenants reports whether Timeline.Accounts is needed.
 	ChargeTenants() bool
@@ -20,30 +20,30 @@ type Assumptions interface {
 // Claim is what an attempt is assumed to occupy on its node from now until End.
 type Claim struct {
 	Occupied Occupancy
-	// End is not after now for an attempt that is assumed to occupy nothing. SourceEnd is until
-	// when an attempt that migrates occupies its source node as well.
+	// End is at or before now for an attempt that is assumed to occupy nothing. SourceEnd is until
+	// when a migrating attempt also occupies its source node.
 	End, SourceEnd Time
-	// ValidUntil is when the claim must be asked for again if nothing happens to the attempt.
+	// ValidUntil is when ClaimOf must be called again if nothing happens to the attempt.
 	ValidUntil Time
 	Charged    bool // counts against the account of its tenant
 	Overran    bool // is past its bound
 }
 
-// Timeline is the index of what will be free when: on each node, and of each tenant's account.
-// It contains what attempts are assumed to occupy, and all reservations for a node that are guarantees or the plan of a
-// queue's head. A node that has a Window is taken in whole for that time. The same events keep it as the index of what is
-// free now, and Rollback restores it.
+// Timeline is the index of future free capacity: on each node, and of each tenant's account. It
+// contains what attempts are assumed to occupy, and the reservations for a node that are guarantees
+// or plan the head of the queue. A node is fully taken during its Windows. The same events update
+// it as update the index of present free capacity, and Rollback restores it.
 //
 // A policy may try reservations in Nodes and Accounts while it plans, and must take them back
 // before it applies anything to the State.
 type Timeline struct {
-	// Nodes has a bin for each node. Those that are not Plannable are closed.
+	// Nodes has a bin for each node. Bins of nodes that are not Plannable are closed.
 	Nodes *timeline.Profile
-	// Accounts has a bin for each tenant with CPU, memory and I/O: what the reservations of tasks, and the attempts
-	// that are Charged, take of its capacity. The policy sets the capacities. nil unless ChargeTenants.
+	// Accounts has a bin for each tenant with CPU, memory and I/O: what the reservations of tasks, and the
+	// Charged attempts, take of its capacity. The policy sets the capacities. nil unless ChargeTenants.
 	Accounts *timeline.Profile
-	// Caps has a bin for each tenant with a cap on its total, as large as the cap: what the reservations of tasks, and all
-	// claims, below the tenant take of it. nil unless ChargeTenants and some tenant has a cap.
+	// Caps has a bin for each tenant with a cap on its total, with the cap as capacity: what the reservations of
+	// tasks, and all claims, below the tenant take of it. nil unless ChargeTenants and some tenant has a cap.
 	Caps *timeline.Profile
 
 	assumptions  Assumptions
@@ -58,7 +58,7 @@ type Timeline struct {
 	undoing      bool // a try is being rolled back
 	freeClock    uint64
 	freedAt      []uint64       // by node: freeClock at the last release
-	collected    [2][3]interval // to take and to return, of nodes, of accounts and of caps, see collect
+	collected    [2][3]interval // to take and to return; of nodes, accounts and caps: see collect
 	scratch      []attemptClaim
 	stale        []NodeID // scratch of sync
 	slots        []int32  // scratch of prefetch
@@ -68,19 +68,19 @@ type Timeline struct {
 
 // nodeClaims are the claims of the attempts on a node, in order of placement.
 type nodeClaims struct {
-	version    uint64 // of the node when they were last compared
+	version    uint64 // of the node at the last comparison
 	validUntil Time
 	list       []attemptClaim
 }
 
-// attemptClaim is the claim of one attempt, on its node or on the one that it migrates from.
+// attemptClaim is the claim of one attempt, on its node or on the source of its migration.
 type attemptClaim struct {
-	seq     uint64 // twice that of the attempt, and one more on the node that it migrates from
+	seq     uint64 // twice the attempt's Seq, plus one on the source of its migration
 	overran bool
 	interval
 }
 
-// interval is what is occupied of a node, of a tenant's account and of the caps above a tenant, unless these are NoTenant.
+// interval is an occupied part of a node, of a tenant's account and of the caps above a tenant; NoTenant: of none.
 type interval struct {
 	node       NodeID
 	disk       int16
@@ -90,8 +90,8 @@ type interval struct {
 	occupied   Occupancy
 }
 
-// Timeline returns the index of what will be free when under some assumptions. O(nodes), plus O(log n) for each change
-// on a node; O(attempts + reservations) if assumptions, nodes or caps changed since the last call, or time went back.
+// Timeline returns the index of future free capacity under some assumptions. O(nodes), plus O(log n) for each change on
+// a node; O(attempts + reservations) if assumptions, nodes or caps changed since the last call, or time went back.
 func (s *State) Timeline(a Assumptions, now Time) *Timeline {
 	t := s.timeline
 	if t == nil || t.assumptions != a || now < t.now || t.nodeChanges != s.cluster.changeCount || t.hasOtherCaps(s) {
@@ -128,7 +128,7 @@ func newTimeline(s *State, a Assumptions, now Time) *Timeline {
 	return t
 }
 
-// hasOtherCaps reports whether Caps is of other tenants, or of other caps, than a State has.
+// hasOtherCaps reports whether Caps was built for other tenants or caps than the State has.
 func (t *Timeline) hasOtherCaps(s *State) bool {
 	return t.Accounts != nil && (t.Caps != nil || s.tree.capped > 0) && t.treeChanges != s.tree.changes
 }
@@ -162,7 +162,7 @@ func (t *Timeline) addCaps(s *State) {
 	}
 }
 
-// CapsOf returns the bins of Caps that the tasks of a tenant take from, from its own cap upwards. It must not be changed. O(1).
+// CapsOf returns the bins of Caps that a tenant's tasks use, from its own cap upwards. Callers must not change it. O(1).
 func (t *Timeline) CapsOf(id TenantID) []int32 {
 	if id < 0 || int(id) >= len(t.capBins) {
 		return nil
@@ -170,7 +170,7 @@ func (t *Timeline) CapsOf(id TenantID) []int32 {
 	return t.capBins[id]
 }
 
-// CapTenants returns the tenants with a cap on their total, by bin of Caps. It must not be changed. O(1).
+// CapTenants returns the tenants with a cap on their total, by bin of Caps. Callers must not change it. O(1).
 func (t *Timeline) CapTenants() []TenantID { return t.capTenants }
 
 // cappedTenant returns a tenant, or NoTenant if no cap is above it.
@@ -181,8 +181,8 @@ func (t *Timeline) cappedTenant(id TenantID) TenantID {
 	return id
 }
 
-// takeWindows takes a whole node from its bin while it is away: from now on if it is away in a window
-// already, though that may be about to begin only.
+// takeWindows takes a whole node from its bin during its windows; from now on if it is away already
+// for a window, even one that has yet to begin.
 func (t *Timeline) takeWindows(n *Node, b int32, awayIn int) {
 	for i, w := range n.Spec.Windows {
 		from := max(w.From, t.now)
@@ -205,7 +205,7 @@ func (t *Timeline) addAccounts(s *State) {
 	}
 }
 
-// sync drops the past and compares the claims on each node that changed or on which one has expired.
+// sync drops the past and updates the claims on each node that changed or has an expired claim.
 func (t *Timeline) sync(s *State, now Time) {
 	if now > t.now {
 		t.now = now
@@ -231,9 +231,9 @@ func (t *Timeline) sync(s *State, now Time) {
 	t.flushClaims()
 }
 
-const nodesAtOnce = 16 // how many nodes are prefetched at once: what is read of 400 attempts stays in the cache
+const nodesAtOnce = 16 // nodes prefetched at once: the data of about 400 attempts stays in the cache
 
-// prefetch loads what claims on nodes depend on: attempts, their details, stages and jobs. A claim waits for these one
+// prefetch loads what claims depend on: attempts, their details, stages and jobs. ClaimOf would wait for these one
 // after the other; here the cache misses overlap. The result only keeps the compiler from dropping the loads.
 func (t *Timeline) prefetch(s *State, ids []NodeID) (sum int32) {
 	t.slots = t.slots[:0]
@@ -249,11 +249,11 @@ func (t *Timeline) prefetch(s *State, ids []NodeID) (sum int32) {
 	return sum
 }
 
-// syncNode makes the timeline contain the claims of the attempts on a node.
+// syncNode updates the timeline to the claims of the attempts on a node.
 func (t *Timeline) syncNode(s *State, id NodeID, c *nodeClaims) {
 	if v := s.cluster.NodeVersion(id); c.version != v {
 		c.version = v
-		t.markFreed(id) // by an attempt that came and went, perhaps
+		t.markFreed(id) // an attempt may have come and gone
 	}
 	c.validUntil = Never
 	t.scratch = t.scratch[:0]
@@ -278,8 +278,8 @@ func (t *Timeline) syncNode(s *State, id NodeID, c *nodeClaims) {
 	c.list = append(c.list[:0], t.scratch...)
 }
 
-// changeOthers takes the claims of a list that another list lacks from the timeline (sign -1), or returns them (sign 1), at
-// the latest when flushClaims is called. Both are in order of placement.
+// changeOthers takes from the timeline the claims of a list that another list lacks (sign -1), or returns
+// them (sign 1), at the latest when flushClaims is called. Both lists are in order of placement.
 func (t *Timeline) changeOthers(list, other []attemptClaim, sign int64) {
 	for i := range list {
 		c := &list[i]
@@ -300,8 +300,8 @@ func (c *attemptClaim) equals(o *attemptClaim) bool {
 	return c.seq == o.seq && c.overran == o.overran && c.end == o.end && c.node == o.node && c.disk == o.disk && c.account == o.account && c.capped == o.capped && c.occupied == o.occupied
 }
 
-// collect adds an interval of a claim to those that change the timeline together, as they differ in the amount alone: thousands
-// of claims may expire at once, and each of them would split and merge the same steps of an account. All are from now on.
+// collect merges an interval of a claim with others that differ only in the amount, to change the timeline once:
+// thousands of claims may expire at once, and each would split and merge the same steps of an account. All start now.
 func (t *Timeline) collect(v *interval, sign int64) {
 	if t.now >= v.end {
 		return
@@ -325,7 +325,7 @@ func (t *Timeline) collectIn(sum, v *interval, sign int64) {
 	*sum = *v
 }
 
-// flushClaims changes the timeline by what was collected.
+// flushClaims applies the collected intervals to the timeline.
 func (t *Timeline) flushClaims() {
 	for i := range t.collected {
 		for k := range t.collected[i] {
@@ -357,7 +357,7 @@ func (t *Timeline) change(v *interval, sign int64) {
 	}
 }
 
-// newInterval returns an interval without an account. The disk may be one that is gone.
+// newInterval returns an interval without an account. The disk may have been removed from the node.
 func (t *Timeline) newInterval(n NodeID, disk int16, start, end Time, o Occupancy) interval {
 	if disk = min(disk, int16(t.Nodes.Disks(int32(n)))-1); disk < 0 {
 		o.Resources[IO], o.Disk = 0, 0
@@ -365,7 +365,7 @@ func (t *Timeline) newInterval(n NodeID, disk int16, start, end Time, o Occupanc
 	return interval{n, disk, NoTenant, NoTenant, start, end, o}
 }
 
-// setUndoing sets whether what is released was taken in a try that is rolled back.
+// setUndoing sets whether releases are those of a try being rolled back.
 func (t *Timeline) setUndoing(undoing bool) {
 	if t != nil {
 		t.undoing = undoing
@@ -377,7 +377,7 @@ func (t *Timeline) markFreed(id NodeID) {
 	t.freedAt[id] = t.freeClock
 }
 
-// addReservation adds a reservation if it is one for a node that is to be honoured.
+// addReservation adds a reservation if the timeline contains its kind.
 func (t *Timeline) addReservation(s *State, r *Reservation) {
 	if !t.contains(r) {
 		return
@@ -398,8 +398,8 @@ func (t *Timeline) contains(r *Reservation) bool {
 	return int(r.Node) < len(t.claims) && (r.Kind.IsGuarantee() || r.Kind == ReserveHead)
 }
 
-// ReservedAt returns where the timeline has a reservation of its State, and what need it has
-// there; false if it has none. own is returned instead of an equal need, to save memory. O(1).
+// ReservedAt returns where the timeline has a reservation of its State, and its need there; ok is
+// false if it has none. own is returned instead of an equal need, to save memory. O(1).
 func (t *Timeline) ReservedAt(r *Reservation, own timeline.Need) (spot timeline.Spot, need timeline.Need, ok bool) {
 	if !t.contains(r) {
 		return spot, need, false
@@ -437,7 +437,7 @@ func (t *Timeline) HasOverrun() bool { return t.overran > 0 }
 // FreeClock returns the number of releases so far, for FreedSince. O(1).
 func (t *Timeline) FreeClock() uint64 { return t.freeClock }
 
-// FreedSince yields the nodes on which something may have been released since the clock was at a value. O(nodes).
+// FreedSince yields the nodes where capacity may have been released since the clock had this value. O(nodes).
 func (t *Timeline) FreedSince(clock uint64, yield func(NodeID)) {
 	for id, at := range t.freedAt {
 		if at > clock {
@@ -451,13 +451,13 @@ func NodeNeed(d Resources, space int64) timeline.Need {
 	return timeline.Need{Base: []int64{d[CPU], d[Memory]}, IO: d[IO], Space: space}
 }
 
-// StageID returns the stage that a reservation is for: none of a State if it is for any stage, or for a project.
+// StageID returns the stage that a reservation is for; for any stage or a project, one that no State has.
 func (r *Reservation) StageID() StageID { return StageID{Job: r.Job, Stage: r.Stage} }
 
 // IsOfTask reports whether a reservation is for one task.
 func (r *Reservation) IsOfTask() bool { return r.Job != 0 && r.Stage >= 0 && r.Task >= 0 }
 
-// IsPlanOfTask reports whether a reservation is one task's plan: a guarantee of its project, or the queue's head.
+// IsPlanOfTask reports whether a reservation plans one task: as a guarantee of its project, or as the queue's head.
 func (r *Reservation) IsPlanOfTask() bool {
 	return r.IsOfTask() && (r.Kind == ReserveProject || r.Kind == ReserveHead)
 }

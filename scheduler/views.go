@@ -1,7 +1,7 @@
 package scheduler
 
-// A State is asked and changed through small types, each for one thing that it owns. They cost
-// nothing: those made of a pointer to the State are values that the compiler keeps in a register.
+// A State is read and changed through small types, each for one part of it. They cost nothing: a
+// value with only a pointer to the State stays in a register.
 
 // Nodes returns all nodes by id. The slice belongs to State.
 func (s *State) Nodes() []*Node { return s.cluster.nodes }
@@ -20,7 +20,7 @@ func (s *State) Tenants() []*Tenant { return s.tree.tenants }
 // Tenant returns a tenant, or nil.
 func (s *State) Tenant(id TenantID) *Tenant { return s.tree.tenant(id) }
 
-// Events returns what updates the State by what happened. It panics during a try, in which nothing may happen.
+// Events returns the type that updates the State with events. It panics during a try, in which no event may happen.
 func (s *State) Events() Events {
 	if s.undo.depth > 0 {
 		panic("scheduler: an event during a try: roll back first")
@@ -28,10 +28,10 @@ func (s *State) Events() Events {
 	return Events{s}
 }
 
-// Journal returns what starts and undoes tries.
+// Journal returns the type that starts and undoes tries.
 func (s *State) Journal() Journal { return Journal{s} }
 
-// Cluster returns the nodes and the index of what is free on them now.
+// Cluster returns the nodes and the index of their free capacity now.
 func (s *State) Cluster() *Cluster { return &s.cluster }
 
 // TenantTree returns the tenants, with their caps.
@@ -46,10 +46,10 @@ func (s *State) Attempts() Attempts { return Attempts{s} }
 // Reservations returns the reservations.
 func (s *State) Reservations() Reservations { return Reservations{s} }
 
-// PolicyStates returns what policies remember.
+// PolicyStates returns the policies' memory.
 func (s *State) PolicyStates() PolicyStates { return PolicyStates{s} }
 
-// ChangeLog returns which jobs and projects changed, in order.
+// ChangeLog returns the log of changed jobs and projects.
 func (s *State) ChangeLog() *ChangeLog { return &s.changeLog }
 
 func (s *State) applier() applier { return applier{s} }

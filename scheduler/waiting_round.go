@@ -3,8 +3,8 @@ package scheduler
 // MaxExplained is about how many waiting stages one decision explains.
 const MaxExplained = 1 << 12
 
-// WaitingRound selects the waiting stages that a decision explains: all of them, or a part of about
-// MaxExplained, where the next decision continues. Each part has the newest job too, since its
+// WaitingRound selects the waiting stages that a decision explains: all, or a part of about
+// MaxExplained, where the next decision continues. Each part includes the newest job, since its
 // user and a dry run look at it first. It is a cache: without it a round begins again.
 type WaitingRound struct {
 	// Continues and More are Decision.WaitingContinues and Decision.WaitingMore of the last call.
@@ -16,8 +16,8 @@ type WaitingRound struct {
 	began Stamp // of the State when the round began
 }
 
-// Next calls explain for each ready stage of the next part, of about most stages, in the queue's order; now is the stamp
-// at the start of the decision. Where jobs left the queue meanwhile, a part may leave some stages to the next round.
+// Next calls explain for each ready stage of the next part, about most stages, in the queue's order. now is the stamp
+// at the start of the decision. If jobs left the queue meanwhile, a part may leave some stages to the next round.
 func (r *WaitingRound) Next(q Queue, now Stamp, most int, explain func(*Stage)) {
 	left, from := most, int32(0)
 	if q.Ready() > most && r.More {

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// A node may have windows: times, known ahead, in which it will be away. Policies see such a node as
-// one that is not schedulable for the tasks that would not end before it leaves, by their job's bound
-// or else their estimate; a task with neither may start. In the Timeline the whole node is taken for
-// that time, and it is free again after it. That the node really leaves and returns is told by the
-// other events (SetDrain, NodeLost, NodeUp). Like nodes that a job avoids, windows are no rule of Check.
+// A node may have windows: times, known ahead, in which it will be away. Policies treat it as not
+// schedulable for tasks that would not end before it leaves, by their bound or else their estimate;
+// a task with neither may start. In the Timeline the whole node is taken during a window, and free
+// again after it. Other events (SetDrain, NodeLost, NodeUp) report that the node really leaves and
+// returns. As with avoided nodes, Check does not enforce windows.
 
 // Window is a time in which a node is away.
 type Window struct {
@@ -22,7 +22,7 @@ type Window struct {
 // MaxWindows bounds the windows of a node.
 const MaxWindows = 32
 
-// windowStep is how exactly tasks are compared with windows: a step too early, never too late.
+// windowStep is the precision of comparing tasks with windows: an error is a step too early, never too late.
 const windowStep = Time(10 * time.Second)
 
 // windows is the index of the windows of all nodes that have not ended.
@@ -32,7 +32,7 @@ type windows struct {
 	// begins are when nodes leave, in order: of the windows that had not ended at builtAt.
 	begins  []Time
 	builtAt Time
-	nextEnd Time // of these
+	nextEnd Time // the first end of these windows
 }
 
 // isAhead reports whether a window had not ended when the index was built.
@@ -69,8 +69,8 @@ func checkWindows(what string, list []Window) error {
 	return nil
 }
 
-// SetTime tells the State the time of the next decision. Cycle does; a caller of Policy.Decide does so before. O(1)
-// while no node has windows. It counts as a change when tasks may have come to end too late for a window.
+// SetTime sets the time of the next decision. Cycle calls it; a caller of Policy.Decide must call it first.
+// O(1) while no node has windows. It counts as a change when tasks may no longer end before a window.
 func (s *State) SetTime(now Time) {
 	w := &s.cluster.windows
 	at := now
@@ -83,7 +83,7 @@ func (s *State) SetTime(now Time) {
 	case now < w.builtAt || (len(w.begins) > 0 && now >= w.nextEnd): // time went back, or a window ended
 		w.builtAt = now
 		s.cluster.orderWindows()
-		s.cluster.changeCount++ // timelines and caches of policies begin anew
+		s.cluster.changeCount++ // timelines and caches of policies are rebuilt
 		s.countChange()
 	case at != was && len(w.begins) > 0:
 		if slices.ContainsFunc(w.begins, func(b Time) bool { return was < b && b <= at }) { // see Plannable
@@ -93,7 +93,7 @@ func (s *State) SetTime(now Time) {
 	}
 }
 
-// orderWindows builds the index anew: a node changed, or a window ended. O(nodes).
+// orderWindows rebuilds the index: a node changed, or a window ended. O(nodes).
 func (c *Cluster) orderWindows() {
 	w := &c.windows
 	had := len(w.begins) > 0
@@ -113,7 +113,7 @@ func (c *Cluster) orderWindows() {
 	}
 }
 
-// begunBy returns how many times at which nodes leave come before a task of the stage, started now, would end.
+// begunBy returns how many times at which nodes leave come before the end of a task of the stage that starts now.
 func (c *Cluster) begunBy(g *Stage) int32 {
 	w := &c.windows
 	if len(w.begins) == 0 {
@@ -126,7 +126,7 @@ func (c *Cluster) begunBy(g *Stage) int32 {
 // Plannable reports whether work may be planned for the node: it is schedulable, or will be when a window ends.
 func (c *Cluster) Plannable(n *Node) bool { return n.Schedulable() || c.windows.awayIn(n) >= 0 }
 
-// awayIn returns the index of the window in which an unschedulable node is away and returns from, else -1.
+// awayIn returns the index of the window for which an unschedulable node is away, if it returns from it, else -1.
 func (w *windows) awayIn(n *Node) int {
 	if n.Schedulable() {
 		return -1
@@ -134,7 +134,7 @@ func (w *windows) awayIn(n *Node) int {
 	return slices.IndexFunc(n.Spec.Windows, func(x Window) bool { return x.From <= w.now && w.isAhead(x) && x.To < Never })
 }
 
-// AwayWithin reports whether a node has a window that overlaps a time.
+// AwayWithin reports whether a node has a window that overlaps [from, to).
 func (n *Node) AwayWithin(from, to Time) bool {
 	return slices.ContainsFunc(n.Spec.Windows, func(w Window) bool { return w.From < to && from < w.To })
 }
