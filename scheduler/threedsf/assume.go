@@ -7,19 +7,19 @@ import (
 	"github.com/drover-run/drover/scheduler/locality"
 )
 
-// assumptions are what guarantees are planned with: tasks that are not preempted run until their bound or their
-// predicted end, all others are out of the way in time.
+// assumptions are those that guarantees are planned with: non-preemptible tasks run until their
+// bound or their predicted end, all others free their capacity in time.
 type assumptions struct {
 	deadlines, allDeadlines bool // as in Config
 }
 
-// overrunExtension is how long a non-preemptible task past its expected end is assumed to run on.
+// overrunExtension is how long a non-preemptible task past its expected end is assumed to continue.
 const overrunExtension = 10 * time.Second
 
 // ChargeTenants reports true: each tenant's guarantees are limited.
 func (assumptions) ChargeTenants() bool { return true }
 
-// ClaimOf returns what an attempt occupies until its expected end if it cannot be preempted.
+// ClaimOf returns the claim of an attempt: of a non-preemptible one all that it occupies, until its expected end.
 func (x assumptions) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) scheduler.Claim {
 	j := s.StageOf(a).Job
 	if s.Node(a.Node).CanPreempt(j) {
@@ -28,8 +28,8 @@ func (x assumptions) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now sched
 	return x.wholeClaim(s, a, j.IsNonPreemptible(), now)
 }
 
-// wholeClaim returns all that an attempt occupies, until its expected end. On the source node of its migration it is
-// assumed to stay a moment.
+// wholeClaim returns all that an attempt occupies, until its expected end. It is assumed to leave
+// the source node of its migration after overrunExtension.
 func (x assumptions) wholeClaim(s *scheduler.State, a *scheduler.Attempt, nonPreemptible bool, now scheduler.Time) scheduler.Claim {
 	end, fixed := x.expectedEnd(s, a, nonPreemptible, now)
 	c := scheduler.Claim{Occupied: a.Occupied, End: end, SourceEnd: now.Add(overrunExtension), ValidUntil: end, Charged: nonPreemptible}
@@ -42,8 +42,8 @@ func (x assumptions) wholeClaim(s *scheduler.State, a *scheduler.Attempt, nonPre
 	return c
 }
 
-// memoryClaim returns what a preemptible attempt occupies: the memory that cannot leave the node. No bound ends that,
-// since a task that is suspended does not run.
+// memoryClaim returns the claim of a preemptible attempt: its memory that cannot leave the node.
+// The claim has no end, since a suspended task makes no progress towards its bound.
 func memoryClaim(s *scheduler.State, a *scheduler.Attempt) scheduler.Claim {
 	c := scheduler.Claim{ValidUntil: scheduler.Never}
 	if staying := stayingMemory(s, a); staying > 0 {
@@ -52,8 +52,8 @@ func memoryClaim(s *scheduler.State, a *scheduler.Attempt) scheduler.Claim {
 	return c
 }
 
-// expectedEnd returns until when an attempt is assumed to run: until its bound or its predicted end. One past its bound
-// ends now if its guarantee is violated and the node can preempt it. fixed is false if the result moves with time.
+// expectedEnd returns until when an attempt is assumed to run: until its bound or its predicted end. An attempt past its
+// bound ends now if its guarantee is violated and the node can preempt it. fixed is false if the result moves with time.
 func (x assumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, nonPreemptible bool, now scheduler.Time) (at scheduler.Time, fixed bool) {
 	g := s.StageOf(a)
 	preemptible := s.Reservations().IsViolated(g.Job) && s.Node(a.Node).Spec.Levels.FreesMemory()
@@ -78,21 +78,21 @@ func (x assumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, nonPr
 	}
 }
 
-// inLane reports whether a job is in the deadline lane (P2): its deadline was accepted, or all count, and is feasible.
+// inLane reports whether a job is in the deadline lane (P2): its deadline is accepted, or all count, and is feasible.
 func (x assumptions) inLane(s *scheduler.State, j *scheduler.Job) bool {
 	return x.deadlines && j.Spec.Deadline > 0 && (x.allDeadlines || j.IsAccepted()) && !j.IsInfeasible()
 }
 
-// overrunsAt returns when an attempt at a task of a stage with a bound has used that up: in the past if it had when it
-// was placed. The margin is not included: it is for tasks that start late in their reservation, and a task that starts
-// before its reservation leaves half of it to the next one (honoursGuarantees).
+// overrunsAt returns when an attempt of a stage with a bound has used it up: before its placement if it
+// had already then. The margin is not included: it is for tasks that start late in their reservation,
+// and a task that starts before its reservation leaves half of it to the next task (honoursGuarantees).
 func overrunsAt(a *scheduler.Attempt, g *scheduler.Stage) scheduler.Time {
 	return a.Placed.Add(g.Bound() - a.Ran)
 }
 
-// swapDemand is the memory of preemptible tasks on a node that leaves it only for swap, since the node or the task
-// cannot be checkpointed. A guarantee counts on memory that can leave. What is swapped out already is included, so that
-// swapping and resuming change nothing here.
+// swapDemand is the memory of preemptible tasks on a node that can leave it only by swap, since the
+// node or the task cannot be checkpointed. Guarantees count on memory that can leave. Memory in
+// swap already is included, so that swapping and resuming change nothing here.
 type swapDemand struct {
 	sum     int64 // bytes
 	largest int64 // of one task
@@ -101,7 +101,7 @@ type swapDemand struct {
 	stays   int64 // bytes of tasks that cannot be swapped
 }
 
-// add counts a task that leaves memory by the given levels.
+// add adds a task whose memory can leave by the given levels.
 func (d *swapDemand) add(levels scheduler.LevelSet, memory, swapped int64) {
 	switch all := memory + swapped; {
 	case all <= 0 || levels.Has(scheduler.LevelCheckpointed):
@@ -113,14 +113,14 @@ func (d *swapDemand) add(levels scheduler.LevelSet, memory, swapped int64) {
 	}
 }
 
-// addAttempt counts an attempt on a node.
+// addAttempt adds an attempt on a node.
 func (d *swapDemand) addAttempt(n *scheduler.Node, a *scheduler.Attempt) {
 	d.add(n.Spec.Levels&^a.RefusedLevels, a.Occupied.Resources[scheduler.Memory], a.Occupied.Swap)
 }
 
-// beyond returns how much of the memory may have to stay if so many bytes of swap are free. Tasks are swapped out in
-// any order, each as a whole, until none fits: what is left of the room is then less than the memory of some task that
-// stays, and differs from the whole room by a multiple of the unit.
+// beyond returns how much of the memory may have to stay if free bytes of swap are free. Tasks are
+// swapped out whole, in any order, until none fits. The swap left over is then less than the memory
+// of some task that stays, and differs from the whole swap by a multiple of the unit.
 func (d *swapDemand) beyond(free int64) int64 {
 	room := max(free, 0) + d.swapped
 	if d.sum <= room {
@@ -136,20 +136,20 @@ func greatestCommonDivisor(a, b int64) int64 {
 	return a
 }
 
-// swapHasRoom reports whether swap of a node has room for the memory of all tasks there, and so many bytes more. O(1).
+// swapHasRoom reports whether a node has enough free swap for all memory in use there plus memory bytes. O(1).
 func swapHasRoom(n *scheduler.Node, memory int64) bool {
 	return n.Used()[scheduler.Memory]+memory <= n.SwapFree
 }
 
-// freesMemory reports whether a node can free the memory of all tasks there, and so many bytes more, whatever tasks
-// they are. O(1).
+// freesMemory reports whether a node can free the memory of any set of tasks there, plus memory
+// bytes more. O(1).
 func freesMemory(n *scheduler.Node, memory int64) bool {
 	return n.Spec.Levels.Has(scheduler.LevelCheckpointed) || swapHasRoom(n, memory)
 }
 
-// stayingMemory returns how much of an attempt's memory guarantees cannot count on, though it is preemptible: its part
-// of what swap has no room for. Those that were placed first have the first parts. O(1) where all of it can leave, else
-// O(attempts on the node).
+// stayingMemory returns how much of a preemptible attempt's memory cannot leave the node: its part
+// of the memory that exceeds the swap. Attempts that were placed first have the first parts. O(1)
+// if all of it can leave, else O(attempts on the node).
 func stayingMemory(s *scheduler.State, a *scheduler.Attempt) int64 {
 	n := s.Node(a.Node)
 	levels := n.Spec.Levels &^ a.RefusedLevels
@@ -166,6 +166,6 @@ func stayingMemory(s *scheduler.State, a *scheduler.Attempt) int64 {
 			all.addAttempt(n, b)
 		}
 	}
-	all.stays = 0 // each task has its own: only what swap lacks room for is divided
+	all.stays = 0 // only the memory beyond swap is divided: each task has its own stays
 	return own.stays + min(max(all.beyond(n.SwapFree)-before.sum, 0), own.sum)
 }

@@ -6,24 +6,24 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// capWait is a due task for which capacity is being freed: nobody else may take what its caps allow then.
+// capWait is a due task for which capacity is being freed: no other task may take what its caps allow.
 type capWait struct {
 	stage       *scheduler.Stage
-	reservation *scheduler.Reservation // that is due
+	reservation *scheduler.Reservation // the reservation that is due
 }
 
-// allows reports whether caps let one more task of a stage start, beside due tasks that wait for them. O(depth).
+// allows reports whether caps let one more task of a stage start, besides the due tasks that wait for them. O(depth).
 func (v *view) allows(g *scheduler.Stage) bool {
 	return v.withinCaps(g.Job, g.Spec.Demand, g.Spec.Demand)
 }
 
-// withinCaps is TenantTree.WithinCaps, beside the due tasks that wait for the caps.
+// withinCaps is TenantTree.WithinCaps, with room for the due tasks that wait for the caps.
 func (v *view) withinCaps(j *scheduler.Job, task, more scheduler.Resources) bool {
 	return v.s.TenantTree().WithinCaps(j, task, more) && capWaitAgainst(v.s, v.capWaits, j, more) == nil
 }
 
-// capWaitAgainst returns one of some due tasks whose tenant shares a cap with a job that so leaves no more for the job:
-// one of another job if there is one, nil for none. O(1) without due tasks, else O(due tasks x depth²).
+// capWaitAgainst returns a due task that shares a cap with a job and needs what the job would take: a task
+// of another job if there is one, nil for none. O(1) without due tasks, else O(due tasks x depth²).
 func capWaitAgainst(s *scheduler.State, waits []capWait, j *scheduler.Job, more scheduler.Resources) *capWait {
 	if len(waits) == 0 {
 		return nil
@@ -42,7 +42,7 @@ func capWaitAgainst(s *scheduler.State, waits []capWait, j *scheduler.Job, more 
 	return nil
 }
 
-// awaitedBelow returns what those of some due tasks wait for that are below a tenant.
+// awaitedBelow returns the sum of the demands of the due tasks below a tenant.
 func awaitedBelow(s *scheduler.State, waits []capWait, id scheduler.TenantID) (sum scheduler.Resources) {
 	for i := range waits {
 		if g := waits[i].stage; s.TenantTree().IsBelow(g.Job.Spec.Tenant, id) {
@@ -52,8 +52,8 @@ func awaitedBelow(s *scheduler.State, waits []capWait, id scheduler.TenantID) (s
 	return sum
 }
 
-// firstCapWait returns the first of some due tasks below a tenant that needs a resource: of another job than j, else
-// one of j, nil for none.
+// firstCapWait returns the first due task below a tenant that needs a resource: of another job than
+// j, else of j, nil for none.
 func firstCapWait(s *scheduler.State, waits []capWait, id scheduler.TenantID, r scheduler.Resource, j *scheduler.Job) (own *capWait) {
 	for i := range waits {
 		w := &waits[i]
@@ -68,19 +68,19 @@ func firstCapWait(s *scheduler.State, waits []capWait, id scheduler.TenantID, r 
 	return own
 }
 
-// others finds out what may be started below caps that is not placed by the policy: second attempts, and maps that
-// reduces wait for. It has a view of its own: that of the cycle belongs to the last decision.
+// others decides what may start below caps that the policy does not place itself: second attempts, and maps
+// that reduces wait for. It has a view of its own, since the cycle's view belongs to the last decision.
 type others struct {
 	view       view // capWaits are the guarantees that are due, whether capacity is being freed for them or not
 	guarantees guaranteeCheck
 	seen       scheduler.Stamp // of the State in view, since the last decision
 }
 
-// RefusedByCap implements scheduler.RefusedByCap. It reports whether the next task of a stage, or a second attempt at
-// one, may not start on a node: it leaves too little of a cap to a task of another job that is due, or, if it does not
-// give way, to a guarantee to come. A second attempt leaves the caps to tasks of its own job as well, but for those
-// that wait for its stage. O(1) if no cap is above the tenant or there is no guarantee; else O(due tasks x depth²), and
-// once for a State O(nodes + guarantees).
+// RefusedByCap implements scheduler.RefusedByCap. It reports whether the next task of a stage, or a second
+// attempt at one, may not start on a node: it would leave too little of a cap to a due task of another job
+// or, if it does not give way, to a future guarantee. A second attempt must also leave the caps to tasks of
+// its own job, except those that wait for its stage. O(1) if no cap is above the tenant or there is no
+// guarantee; else O(due tasks x depth²), and once per State O(nodes + guarantees).
 func (p *Policy) RefusedByCap(s *scheduler.State, g *scheduler.Stage, node scheduler.NodeID, second bool, now scheduler.Time) (r scheduler.CapRefusal, refused bool) {
 	o := &p.others
 	o.view.s = s
@@ -103,8 +103,8 @@ func (p *Policy) RefusedByCap(s *scheduler.State, g *scheduler.Stage, node sched
 	return scheduler.CapRefusal{Until: e.until}, e.tenant != nil
 }
 
-// listDue lists the guarantees of ready tasks that are due, and forgets what was known of another State. O(1) if it is
-// the same.
+// listDue lists the due guarantees of ready tasks, and drops what it knew of another State. O(1) if
+// nothing changed.
 func (o *others) listDue(s *scheduler.State, now scheduler.Time) {
 	if stamp := s.Stamp(); o.seen != stamp || o.view.now != now {
 		o.seen, o.view.now, o.view.capWaits = stamp, now, o.view.capWaits[:0]

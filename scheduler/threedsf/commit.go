@@ -7,10 +7,10 @@ import (
 	"github.com/drover-run/drover/scheduler/backfill"
 )
 
-// commit makes the State's reservations and policy states those of the plan: first for owners with a guarantee, then
-// one by one for requests. If the cycle runs out of the actions that it has for requests, the request at hand is not
-// accepted yet; its reservations stay and the next cycle continues. So it does with a request that is planned in part.
-// Moves to earlier times, which no guarantee needs, take an eighth of the cycle's actions at most.
+// commit makes the State's reservations and policy states those of the plan: first for owners with a guarantee,
+// then one by one for requests. If the cycle's actions for requests run out, the request at hand is not accepted
+// yet: its reservations stay and the next cycle continues. The same holds for a request that is planned in part.
+// Moves to earlier times, which no guarantee needs, take at most an eighth of the cycle's actions.
 func (b *plan) commit() {
 	b.movesLeft = b.c.actionsLeft/8 + 1
 	for _, o := range b.owners {
@@ -56,7 +56,7 @@ func (b *plan) reserveOwner(o *owner) bool {
 	return all && (!o.requested || o.partial || b.setLatestOfDue(o))
 }
 
-// setLatestOfDue sets the latest start of the reservations of an accepted owner that are due already, which the planner
+// setLatestOfDue sets the latest start of an accepted owner's due reservations, which the planner
 // does not know.
 func (b *plan) setLatestOfDue(o *owner) bool {
 	for _, j := range o.jobs {
@@ -74,8 +74,8 @@ func (b *plan) setLatestOfDue(o *owner) bool {
 	return true
 }
 
-// latestStart returns the latest start of a reservation of an owner that keeps its guarantee. While there is none yet,
-// the reservation may not be delayed unless a deadline leaves time.
+// latestStart returns the latest start of an owner's reservation that keeps its guarantee. While
+// there is no guarantee yet, the reservation may not be delayed unless a deadline leaves time.
 func (b *plan) latestStart(o *owner, r *scheduler.Reservation) scheduler.Time {
 	latest := o.guarantee.Latest
 	if o.partial {
@@ -84,7 +84,7 @@ func (b *plan) latestStart(o *owner, r *scheduler.Reservation) scheduler.Time {
 	return latest.Add(-r.End.Sub(r.Start))
 }
 
-// tryReserve is tryApply for a reservation. Requests use a part of the cycle only.
+// tryReserve is tryApply for a reservation. Requests may use only a part of the cycle's actions.
 func (b *plan) tryReserve(o *owner, r scheduler.Reservation) bool {
 	if o.requested {
 		if b.requestsLeft <= 0 {
@@ -95,8 +95,8 @@ func (b *plan) tryReserve(o *owner, r scheduler.Reservation) bool {
 	return b.tryApply(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r})
 }
 
-// reserveTask makes the State's reservation of one task of an owner that of the plan. It returns false if the cycle has
-// no actions left for that.
+// reserveTask makes the State's reservation of one task of an owner the one in the plan. It returns
+// false if the cycle has no actions left for it.
 func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) bool {
 	c := b.c
 	var old *scheduler.Reservation
@@ -107,7 +107,7 @@ func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) boo
 		return true // nothing changed
 	}
 	if x.Spot.Bin < 0 {
-		if old == nil || (!o.requested && !violated) { // else no place was looked for yet: the guarantee stays for the next cycle
+		if old == nil || (!o.requested && !violated) { // else the planner has not searched a place yet: the guarantee stays for the next cycle
 			return true
 		}
 		return b.tryApply(scheduler.Unreserve(old.ID))
@@ -122,7 +122,7 @@ func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) boo
 	}
 	r.Latest = b.latestToReserve(o, &r, old, violated)
 	if old == nil {
-		if c.s.Reservations().Left() == 0 { // the task gets one once there is one; it is in the way of none of the others
+		if c.s.Reservations().Left() == 0 { // the task waits for a free reservation; it blocks none of the other tasks
 			o.partial = o.partial || o.requested
 			b.survey.replanLeft = b.survey.replanLeft || !o.requested
 			return true
@@ -145,8 +145,8 @@ func (b *plan) reserveTask(o *owner, x *backfill.PlannedTask, violated bool) boo
 	return b.tryReserve(o, r)
 }
 
-// latestToReserve returns the latest start of a reservation that replaces old: an accepted owner keeps that of old, and
-// has none once its guarantee is violated.
+// latestToReserve returns the latest start of a reservation that replaces old. An accepted owner
+// keeps old's latest start, but none after a violation of its guarantee.
 func (b *plan) latestToReserve(o *owner, r, old *scheduler.Reservation, violated bool) scheduler.Time {
 	latest := b.latestStart(o, r)
 	if o.requested {
@@ -161,8 +161,8 @@ func (b *plan) latestToReserve(o *owner, r, old *scheduler.Reservation, violated
 	return latest
 }
 
-// ensureViolationRecorded records again in this decision that a guarantee is violated: Check asks for it whenever a
-// latest start is given up.
+// ensureViolationRecorded records again in this decision that a guarantee is violated: Check
+// requires it whenever a latest start is dropped.
 func (b *plan) ensureViolationRecorded(o *owner) {
 	c := b.c
 	if backfill.RecordsViolation(c.states, o.id) {

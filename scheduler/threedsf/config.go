@@ -14,8 +14,8 @@ type Config struct {
 	// Name is returned by Policy.Name.
 	Name string
 
-	// Level is Lev of 3DSF Alg. 1. Resources is the number of resources that count in shares: 2 (CPU and memory) is the
-	// original DRF, 3 adds disk I/O.
+	// Level is Lev of 3DSF Alg. 1. Resources is the number of resources that count in shares: 2
+	// (CPU and memory) is the original DRF, 3 adds disk I/O.
 	Level     drf.Level
 	Resources int
 	// StopAtFirstMisfit ends a cycle at the first task that does not fit, as Alg. 1 line 13 is printed.
@@ -24,11 +24,11 @@ type Config struct {
 	// Locality enables DLAforBT.
 	Locality bool
 	Network  locality.Network
-	// MaxLocalityWait bounds how long a stage waits for the nodes of its input. Once none of its tasks was placed there
-	// for so long, its tasks may go elsewhere.
+	// MaxLocalityWait bounds how long a stage waits for the nodes of its input. If none of its
+	// tasks was placed there for that long, its tasks may go elsewhere.
 	MaxLocalityWait time.Duration
-	// MaxLocalityYield bounds, by the same clock, how long such a stage is delayed to let others use the slots
-	// elsewhere.
+	// MaxLocalityYield bounds, by the same clock, how long such a stage is delayed so that others
+	// use the slots elsewhere.
 	MaxLocalityYield time.Duration
 	// SmallTaskBytes is the input size, in bytes, below which a task skips matching and waiting: one block in the paper
 	// (3DSF section 8.1).
@@ -47,8 +47,8 @@ type Config struct {
 	LASMQ               *lasmq.Config
 	InitialQueueByInput bool
 
-	// Aging, if above 0, bounds how long a regular job waits while others keep coming: once it had nothing for Aging
-	// times the number of stages that are ready, one of its tasks is next.
+	// Aging, if above 0, bounds how long a regular job waits while others keep coming: when it had
+	// nothing for Aging times the number of ready stages, one of its tasks is next.
 	Aging time.Duration
 
 	// Deadlines enables the lane of accepted deadline jobs, which Order sorts. AllDeadlines puts every job with a
@@ -58,8 +58,8 @@ type Config struct {
 	Order        deadline.Order
 	// Preempt is how capacity is reclaimed for the lane.
 	Preempt deadline.Mode
-	// MaxSuspended bounds suspension: after half of it, capacity is reserved for a suspended task; an attempt whose
-	// last suspension took so long is not preempted again.
+	// MaxSuspended bounds suspension. After half of it, capacity is reserved for a suspended task.
+	// An attempt whose last suspension took that long is not preempted again.
 	MaxSuspended time.Duration
 	// Guarantees configures guaranteed departures and deadlines.
 	Guarantees Guarantees

@@ -6,11 +6,11 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// cycle is one decision in the making: the State as the decision has changed it so far, and what is decided. All
-// changes of a decision go through its methods, so that State and decision agree.
+// cycle is a decision in progress: the decision so far, and the State as changed by it. All changes
+// of a decision go through its methods, so that State and decision agree.
 type cycle struct {
 	view
-	shares      *shares // with what the decision has placed
+	shares      *shares // including what the decision has placed
 	actionsLeft int
 	mark        scheduler.Mark
 
@@ -20,15 +20,15 @@ type cycle struct {
 	// As in scheduler.Decision.
 	waitingContinues, waitingMore bool
 	wake                          scheduler.Time
-	planWake                      scheduler.Time // what planning requested, for every pass; 0 for none
+	planWake                      scheduler.Time // requested by planning, applies to every pass; 0 for none
 	nonPlacement                  bool           // this pass did something other than a placement
 	changeCount                   int            // actions and policy states added or withdrawn in this decision
 
-	// nodeUsed is told of each node that has less free capacity for others than before.
+	// nodeUsed is called with each node whose free capacity for others has shrunk.
 	nodeUsed func(scheduler.NodeID)
 }
 
-// begin starts a decision of limit actions at most.
+// begin starts a decision of at most limit actions.
 func (c *cycle) begin(s *scheduler.State, now scheduler.Time, limit int) {
 	c.s, c.now, c.actionsLeft, c.wake, c.planWake = s, now, limit, 0, 0
 	c.actions, c.states, c.waitingReasons = c.actions[:0], c.states[:0], c.waitingReasons[:0]
@@ -39,23 +39,23 @@ func (c *cycle) begin(s *scheduler.State, now scheduler.Time, limit int) {
 // beginPass starts a pass through all lanes.
 func (c *cycle) beginPass() { c.wake, c.nonPlacement = c.planWake, false }
 
-// applyToState applies an action to the State alone.
+// applyToState applies an action to the State, not to the decision.
 func (c *cycle) applyToState(a *scheduler.Action) {
 	if err := c.s.Apply(a, c.now); err != nil {
 		panic("threedsf: State refused an action that it offered: " + err.Error())
 	}
 }
 
-// replacePlacement puts another placement in the place of one that was withdrawn.
+// replacePlacement replaces a placement that was withdrawn with another.
 func (c *cycle) replacePlacement(action int32, a scheduler.Action) {
 	c.applyToState(&a)
 	c.actions[action] = a
 	c.nonPlacement = true
 }
 
-// withdrawReservation undoes a reservation of this decision, and returns the index of its action, or -1 if this
-// decision did not make it. It takes the latest matching action, since an earlier one may have made and dropped a
-// reservation of the same id.
+// withdrawReservation undoes a reservation of this decision, and returns the index of its action,
+// or -1 if this decision did not make it. It takes the latest matching action, since an earlier one
+// may have made and dropped a reservation of the same id.
 func (c *cycle) withdrawReservation(id scheduler.ReservationID) int {
 	for i := len(c.actions) - 1; i >= 0; i-- {
 		if a := &c.actions[i]; a.Kind == scheduler.ActReserve && a.Reservation.ID == id {
@@ -116,7 +116,7 @@ func (c *cycle) place(g *scheduler.Stage, task int32, node scheduler.NodeID) {
 	c.nodeUsed(node)
 }
 
-// wakeAt requests a cycle at a time, Never for none, or earlier if one is requested already.
+// wakeAt requests a cycle at a time, unless an earlier one is requested; Never requests none.
 func (c *cycle) wakeAt(at scheduler.Time) {
 	if at < scheduler.Never && (c.wake == 0 || at < c.wake) {
 		c.wake = at

@@ -6,13 +6,13 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// A stage without a free node at its input, because tasks of this decision took them, may exchange with such a task:
-// one with input elsewhere too goes there, one away from its input anyway goes to any other node. This is one step of
-// an augmenting path; placing one task at a time would otherwise miss the best matching. Which tasks of which stages
-// are placed stays as fair shares decided, only their nodes change.
+// If tasks of this decision took the nodes at a stage's input, the stage may exchange with such a task:
+// one that also has input elsewhere moves there, one that is remote anyway moves to any other node.
+// This is one step of an augmenting path; placing one task at a time would otherwise miss the best
+// matching. The tasks placed per stage, which fair shares decided, stay; only their nodes change.
 
-// For an exchange at most maxExchangeTasks waiting tasks of either stage are examined. None is made with fewer than
-// minExchangeActions actions left, so that a further pass can use the capacity that it frees.
+// An exchange examines at most maxExchangeTasks waiting tasks of either stage. With fewer than
+// minExchangeActions actions left none is made, so that a further pass can use the capacity that it frees.
 const (
 	maxExchangeTasks   = 48
 	minExchangeActions = 64
@@ -53,8 +53,8 @@ func (e *exchanger) tryExchange(g *scheduler.Stage) bool {
 	return false
 }
 
-// tryExchangeWith moves one placed task to another node for a task of a stage, if it has an alternative and frees
-// enough capacity.
+// tryExchangeWith moves one placed task to another node for a task of a stage, if the placed one
+// has an alternative and frees enough capacity.
 func (e *exchanger) tryExchangeWith(g *scheduler.Stage, task int32, node scheduler.NodeID, at int32) bool {
 	x := e.placed
 	other := x.tasks[at]
@@ -91,14 +91,14 @@ func (e *exchanger) tryExchangeWith(g *scheduler.Stage, task int32, node schedul
 	return true
 }
 
-// holdsMostInput reports whether a node stores as much of a task's input as any.
+// holdsMostInput reports whether no node stores more of a task's input than this one.
 func holdsMostInput(g *scheduler.Stage, task int32, node scheduler.NodeID) bool {
 	_, nodes, local := g.Input(task)
 	k := slices.Index(nodes, node)
 	return k >= 0 && (local == nil || local[k] == slices.Max(local))
 }
 
-// findLocalAlternative returns a task of a stage, the placed one or a waiting one, with another free node at its input.
+// findLocalAlternative returns a task of a stage, the placed or a waiting one, with another free node at its input.
 func (e *exchanger) findLocalAlternative(h *scheduler.Stage, task int32, except scheduler.NodeID) (int32, scheduler.NodeID) {
 	if to := e.finder.idlestLocalNode(h, task, except); to != scheduler.NoNode {
 		return task, to
@@ -117,7 +117,7 @@ func (e *exchanger) findLocalAlternative(h *scheduler.Stage, task int32, except 
 			return i, to
 		}
 	}
-	e.waits.edit(h).withoutAlternative = !near // capacity only shrinks, but for what exchanges free
+	e.waits.edit(h).withoutAlternative = !near // capacity only shrinks, except where exchanges free it
 	return 0, scheduler.NoNode
 }
 

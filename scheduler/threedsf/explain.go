@@ -6,8 +6,8 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// maxExamined bounds how many nodes are compared with demands to explain why stages wait, all together, where nothing
-// is known from earlier cycles. At least minExamined different demands are.
+// maxExamined bounds how many comparisons of nodes with demands explain why stages wait, if earlier
+// cycles know nothing. At least minExamined different demands are compared.
 const (
 	maxExamined = 1 << 19
 	minExamined = 64
@@ -26,22 +26,22 @@ type explainer struct {
 
 	round         scheduler.WaitingRound
 	examined      map[scheduler.DemandClass]struct{} // demands that were compared with the nodes
-	lastMisfit    scheduler.MisfitClass              // the last one that fitted nowhere, why, and on how many nodes: mostly that of the next stage too
+	lastMisfit    scheduler.MisfitClass              // the last class that fitted nowhere, why, and on how many nodes: often the next stage has it too
 	lastReason    scheduler.Reason
 	lastNodes     int32
-	maxExamined   int                                  // of them
+	maxExamined   int                                  // bounds examined
 	plannedStarts map[scheduler.StageID]scheduler.Time // cache of nextPlannedStart, empty until it is first called
 }
 
-// explain records a reason for each stage that is left waiting, or for the next part of them; began is the State's
-// stamp at the start of the decision. The other parts are requested at once: nothing else may happen.
+// explain records a reason for each waiting stage, or for the next part of them; began is the State's stamp
+// at the start of the decision. It requests the other parts at once, since no other event may trigger them.
 func (e *explainer) explain(began scheduler.Stamp) {
 	e.open.beginShrinkOnly()
 	clear(e.examined)
 	clear(e.plannedStarts)
 	e.lastMisfit = scheduler.MisfitClass{}
 	e.maxExamined = max(minExamined, maxExamined/max(1, len(e.c.s.Nodes())))
-	// At once: to grow the list by and by would copy it several times.
+	// At once: to grow the list step by step would copy it several times.
 	e.c.waitingReasons = slices.Grow(e.c.waitingReasons, min(e.c.s.Queue().Ready(), scheduler.MaxExplained))
 	e.round.Next(e.c.s.Queue(), began, scheduler.MaxExplained, func(g *scheduler.Stage) { e.c.waitingReasons = append(e.c.waitingReasons, e.reason(g)) })
 	e.c.waitingContinues, e.c.waitingMore = e.round.Continues, e.round.More
@@ -105,7 +105,7 @@ func (e *explainer) reason(g *scheduler.Stage) scheduler.Waiting {
 	return w
 }
 
-// explainReserved finds out for whom the nodes are reserved on which a task of a stage fits.
+// explainReserved sets the reason of a stage for which all nodes that fit are reserved.
 func (e *explainer) explainReserved(w *scheduler.Waiting, g *scheduler.Stage) {
 	if k := e.nodes.reservingStage(g); k != nil {
 		w.Reason, w.Behind = scheduler.ReasonShare, k.ID()
@@ -123,8 +123,8 @@ func (e *explainer) explainReserved(w *scheduler.Waiting, g *scheduler.Stage) {
 	w.Reason, w.Until = scheduler.ReasonLater, e.nextPlannedStart(g)
 }
 
-// capWait returns a due task for which what caps allow a stage is left, nil for none. If a task of the stage is due
-// itself and waits, that is one served before it, or, if these leave it enough, its own: its node has too little.
+// capWait returns a due task for which a stage may not use its caps, nil for none. If a task of the stage itself is
+// due and waits, it returns one served before it or, if these leave it enough and its node has too little, its own.
 func (e *explainer) capWait(g *scheduler.Stage) *capWait {
 	waits := e.c.capWaits
 	if i := slices.IndexFunc(waits, func(x capWait) bool { return x.stage == g }); i >= 0 {
@@ -138,8 +138,8 @@ func (e *explainer) capWait(g *scheduler.Stage) *capWait {
 	return capWaitAgainst(e.c.s, waits, g.Job, g.Spec.Demand)
 }
 
-// admitDemand decides whether the nodes are compared with the demand of a stage: with the first maxExamined demands of
-// a decision.
+// admitDemand reports whether the nodes may be compared with the demand of a stage: only with the
+// first maxExamined demands of a decision.
 func (e *explainer) admitDemand(g *scheduler.Stage) bool {
 	key := e.c.s.Cluster().DemandClassOf(g)
 	if _, known := e.examined[key]; known {
@@ -173,8 +173,8 @@ func (e *explainer) releasingNode(g *scheduler.Stage) (scheduler.NodeID, bool) {
 	return scheduler.NoNode, false
 }
 
-// blockingReservation returns a reservation of another job that keeps a task of the stage off a node with free
-// capacity. It returns nil if only the job's own reservations do so on some node.
+// blockingReservation returns another job's reservation that keeps a task of the stage off a node
+// with free capacity. It returns nil if on some node only the job's own reservations do.
 func (e *explainer) blockingReservation(g *scheduler.Stage) *scheduler.Reservation {
 	var first *scheduler.Reservation
 	for id := e.c.s.Cluster().NextNode(g, 0); id != scheduler.NoNode; id = e.c.s.Cluster().NextNode(g, id+1) {
@@ -191,8 +191,8 @@ func (e *explainer) blockingReservation(g *scheduler.Stage) *scheduler.Reservati
 	return first
 }
 
-// nextPlannedStart returns when the first task of a stage is planned to start after now, or Never. The starts of all
-// stages are listed once a cycle.
+// nextPlannedStart returns when the first task of a stage is planned to start after now, or Never.
+// The starts of all stages are listed once per cycle.
 func (e *explainer) nextPlannedStart(g *scheduler.Stage) scheduler.Time {
 	if len(e.plannedStarts) == 0 {
 		for _, r := range e.c.s.Reservations().Guarantees() { // sorted by start

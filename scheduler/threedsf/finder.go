@@ -7,7 +7,7 @@ import (
 	"github.com/drover-run/drover/scheduler/locality"
 )
 
-// nodeFinder finds open nodes by where the input of tasks is. It remembers nothing but scratch space and the racks.
+// nodeFinder finds open nodes by the place of tasks' input. It remembers only scratch space and the racks.
 type nodeFinder struct {
 	v    *view
 	open *openNodes
@@ -30,9 +30,9 @@ type localSearch struct {
 
 // Limits of searches.
 const (
-	maxScannedTasks   = 512 // waiting tasks of a stage scanned one by one; beyond, those on nodes with free capacity are
+	maxScannedTasks   = 512 // waiting tasks of a stage scanned one by one; after them, only tasks on nodes with free capacity
 	maxEvaluatedTasks = 8   // tasks of a stage that are evaluated; the rest follow their result
-	maxIdlestCompared = 256 // nodes that are compared for a task that goes to another rack
+	maxIdlestCompared = 256 // nodes compared for a task that goes to another rack
 )
 
 // countSlots returns how many tasks of a stage fit on the nodes that next finds, at most limit.
@@ -54,9 +54,9 @@ func (f *nodeFinder) countMovable(g *scheduler.Stage) int32 {
 	return f.countSlots(g, maxEvaluatedTasks, f.open.nextOpenNode)
 }
 
-// findLocalTask returns the next waiting task of a stage with a free node at its input, and the idlest such node among
-// those that store most of it; ties go to the first listed. All calls in a pass cost O(waiting tasks x replicas),
-// bounded by maxScannedTasks plus the tasks on nodes with free capacity.
+// findLocalTask returns the next waiting task of a stage with a free node at its input, and the idlest such
+// node among those that store most of the input; ties go to the first listed. All calls in a pass cost
+// O(waiting tasks x replicas), bounded by maxScannedTasks plus the tasks on nodes with free capacity.
 func (f *nodeFinder) findLocalTask(g *scheduler.Stage, near *localSearch) (int32, scheduler.NodeID) {
 	if most := maxScannedTasks - near.scanned; most > 0 {
 		for i := range locality.NearTasks(f.v.s, g, near.task, most) {
@@ -94,8 +94,8 @@ func (f *nodeFinder) findLocalTask(g *scheduler.Stage, near *localSearch) (int32
 	return 0, scheduler.NoNode
 }
 
-// idlestLocalNode returns the idlest open node with free capacity, other than one, among those that store most of a
-// task's input, or NoNode.
+// idlestLocalNode returns the idlest open node with free capacity, except one, among the nodes that
+// store most of a task's input, or NoNode.
 func (f *nodeFinder) idlestLocalNode(g *scheduler.Stage, task int32, except scheduler.NodeID) scheduler.NodeID {
 	f.nearNodes = locality.LocalNodes(f.v.s, g, task, f.nearNodes[:0])
 	best, mostIdle := scheduler.NoNode, 0.0
@@ -114,7 +114,7 @@ func (f *nodeFinder) idlestLocalNode(g *scheduler.Stage, task int32, except sche
 // racks lists the nodes of each rack, built on first use after the nodes of the State changed.
 type racks struct {
 	state       *scheduler.State
-	nodeChanges uint64 // State.ChangeCount of its cluster then
+	nodeChanges uint64 // Cluster.ChangeCount when nodes was built
 	nodes       [][]scheduler.NodeID
 }
 
@@ -142,9 +142,9 @@ func idleness(n *scheduler.Node) float64 {
 	return 1 - n.Used().DominantShare(n.Spec.Capacity)
 }
 
-// remoteNodeFor returns the node for a task that does not wait for its input: the idlest open one in a rack of its
-// input (Alg. 4 line 8), else the idlest of the first open ones anywhere; ties go to the lowest id. A node is left out;
-// those on which the task failed are taken if no other is open.
+// remoteNodeFor returns the node for a task that does not wait for its input: the idlest open one in a
+// rack of its input (Alg. 4 line 8), else the idlest of the first open ones anywhere; ties go to the
+// lowest id. It never returns except, and a node on which the task failed only if no other is open.
 func (f *nodeFinder) remoteNodeFor(g *scheduler.Stage, task int32, except scheduler.NodeID) scheduler.NodeID {
 	if failed := g.FailedOn(task); len(failed) > 0 {
 		if best := f.remoteNodeExcept(g, task, append(slices.Clone(failed), except)); best != scheduler.NoNode {

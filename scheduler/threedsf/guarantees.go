@@ -7,7 +7,7 @@ import (
 	"github.com/drover-run/drover/scheduler/deadline"
 )
 
-// reservedLane serves the tasks for which capacity is reserved on a node: by a guarantee that is due, or by preemption.
+// reservedLane serves tasks that have a node reserved: by a guarantee that is due, or by preemption.
 type reservedLane struct {
 	c            *cycle
 	open         *openNodes
@@ -15,7 +15,7 @@ type reservedLane struct {
 	reservations *preemptReservations
 
 	due            []*scheduler.Reservation // guarantees that are due, with a task left to place
-	freed          []*scheduler.Reservation // by preemption, for tasks that are not due
+	freed          []*scheduler.Reservation // preemption reservations of tasks that are not due
 	withoutVictims []*scheduler.Stage       // stages that caps stop and that have no victims left in this pass
 
 	state *scheduler.State // of ends
@@ -23,14 +23,14 @@ type reservedLane struct {
 	ends  []nodeEnd        // by node
 }
 
-// nodeEnd is when the next attempt on a node should have ended by its bound, Never for none, at this version.
+// nodeEnd is when the next attempt on a node should end by its bound, Never for none, at a version of the node.
 type nodeEnd struct {
 	version uint64
 	at      scheduler.Time
 }
 
-// collectDue counts the guarantee reservations that have not ended and lists those that are due and have a task left to
-// place. Without any, the rest of this file costs nothing. O(guarantees that have begun).
+// collectDue counts the guarantee reservations that have not ended and lists the due ones with a task
+// left to place. If there are none, the rest of this file costs nothing. O(guarantees that have begun).
 func (l *reservedLane) collectDue() {
 	l.due, l.withoutVictims, l.c.capWaits = l.due[:0], l.withoutVictims[:0], l.c.capWaits[:0]
 	if l.state != l.c.s || l.c.now < l.now {
@@ -56,8 +56,8 @@ func (l *reservedLane) collectDue() {
 	l.open.guaranteeCount = count
 }
 
-// wakeForEnds requests a cycle for when a task on a node should have ended by its bound: beside a guarantee that is
-// due, it counts as ended then, and others may start. O(1) while nothing happens on the node.
+// wakeForEnds requests a cycle for when a task on a node should end by its bound: beside a due
+// guarantee it then counts as ended, and others may start. O(1) while nothing happens on the node.
 func (l *reservedLane) wakeForEnds(node scheduler.NodeID) {
 	for len(l.ends) <= int(node) {
 		l.ends = append(l.ends, nodeEnd{})
@@ -80,7 +80,7 @@ func (l *reservedLane) serveDue() {
 	for _, r := range l.due {
 		g := l.c.s.Stage(r.StageID())
 		if !l.c.s.Node(r.Node).Schedulable() || !l.c.canStayOn(r) {
-			continue // it is planned again
+			continue // its task is planned again
 		}
 		if !g.IsPending(r.Task) || l.c.actionsLeft <= 0 || g.Startable() == 0 || !g.Spec.Demand.Fits(r.Demand) {
 			continue
@@ -91,8 +91,8 @@ func (l *reservedLane) serveDue() {
 	}
 }
 
-// placeOrPreempt places a task into its reservation, or preempts for it where its node or a cap has too little. It
-// reports whether what the task lacks is being freed.
+// placeOrPreempt places a task into its reservation, or preempts for it if its node or a cap has
+// too little. It reports whether the missing capacity is being freed.
 func (l *reservedLane) placeOrPreempt(r *scheduler.Reservation, g *scheduler.Stage) bool {
 	allowed := l.c.allows(g)
 	_, fits := l.c.s.Node(r.Node).Fits(g.Spec.Demand, g.Spec.Disk)
@@ -110,15 +110,15 @@ func (l *reservedLane) placeOrPreempt(r *scheduler.Reservation, g *scheduler.Sta
 	ok := true
 	if !allowed {
 		if victims, ok = l.findCapVictims(r, g); !ok {
-			return false // what the node lacks would be freed in vain
+			return false // the node would free capacity in vain
 		}
 	}
 	_, due := l.dueOn(g, r.Node)
 	switch reserved := l.reservations.countOn(g, r.Node) >= due; {
-	case fits && !reserved && l.c.actionsLeft > 0: // its node, while it waits for a cap
+	case fits && !reserved && l.c.actionsLeft > 0: // reserve its node while it waits for a cap
 		l.reservations.reserve(g, -1, r.Node, g.Spec.Demand, g.Spec.Disk, r.End)
 	case fits:
-	case !reserved && !l.preemptOnNode(r, g): // before the victims for the caps: what gives way on the node mostly counts below these too
+	case !reserved && !l.preemptOnNode(r, g): // before the victims for the caps: the victims on the node mostly count below these too
 		return false
 	case !allowed:
 		victims, ok = l.findCapVictims(r, g)
@@ -127,8 +127,8 @@ func (l *reservedLane) placeOrPreempt(r *scheduler.Reservation, g *scheduler.Sta
 	return ok
 }
 
-// findCapVictims finds victims for a due task that the caps of its tenants stop; ok is false if none suffice. It then
-// finds none for that stage again in this pass. The victims are valid until others are searched.
+// findCapVictims finds victims for a due task that its tenants' caps stop; ok is false if none suffice.
+// Then it searches no more for that stage in this pass. The victims are valid until the next search.
 func (l *reservedLane) findCapVictims(r *scheduler.Reservation, g *scheduler.Stage) (victims []deadline.Victim, ok bool) {
 	if slices.Contains(l.withoutVictims, g) {
 		return nil, false
@@ -145,15 +145,15 @@ func (l *reservedLane) preemptOnNode(r *scheduler.Reservation, g *scheduler.Stag
 	return ok && l.preemption.apply(g, plan, r.End)
 }
 
-// victimsOnNode finds victims for a due task on its node. Capacity reserved there for suspended tasks does not stop it.
+// victimsOnNode finds victims for a due task on its node, ignoring capacity reserved there for suspended tasks.
 func (l *reservedLane) victimsOnNode(r *scheduler.Reservation, g *scheduler.Stage) (deadline.PreemptionPlan, bool) {
 	l.open.ignoreResumeReservations = true
 	defer func() { l.open.ignoreResumeReservations = false }()
 	return l.preemption.victimsForDue(g, r.Node)
 }
 
-// dueOn returns the first waiting task of a stage with a guarantee in force on a node that stays to its end, -1 for
-// none, and how many there are.
+// dueOn returns the first waiting task of a stage with a guarantee in force on a node that stays to
+// its end, -1 for none, and the number of such tasks.
 func (l *reservedLane) dueOn(g *scheduler.Stage, node scheduler.NodeID) (first, n int32) {
 	first = -1
 	for _, r := range l.c.s.Reservations().On(node) {
@@ -166,7 +166,7 @@ func (l *reservedLane) dueOn(g *scheduler.Stage, node scheduler.NodeID) (first, 
 	return first, n
 }
 
-// servePreempted places the due tasks whose preemption reservation has its capacity, and drops useless ones.
+// servePreempted places due tasks whose preemption reservation has its capacity, and drops useless reservations.
 func (l *reservedLane) servePreempted() {
 	l.reservations.refresh()
 	l.freed = l.freed[:0]
@@ -182,12 +182,12 @@ func (l *reservedLane) dropUnless(list []*scheduler.Reservation, mustStay func(*
 	}
 }
 
-// serveFreed places the tasks that are not due and whose preemption reservation has its capacity, after all due tasks:
-// caps may have too little for both.
+// serveFreed places, after all due tasks, the tasks that are not due and whose preemption
+// reservation has its capacity: caps may have too little for both.
 func (l *reservedLane) serveFreed() { l.dropUnless(l.freed, l.placeFreed) }
 
-// placeFreed places a task that is not due on the capacity that was freed for it. It reports whether the reservation
-// must stay, as placeOrKeepReservation.
+// placeFreed places a task that is not due on the capacity freed for it. It reports whether the
+// reservation must stay, as placeOrKeepReservation does.
 func (l *reservedLane) placeFreed(r *scheduler.Reservation) bool {
 	g, n := l.c.s.Stage(r.StageID()), l.c.s.Node(r.Node)
 	if !g.Ready() || g.Startable() == 0 {
@@ -201,9 +201,9 @@ func (l *reservedLane) placeFreed(r *scheduler.Reservation) bool {
 	return !n.Releasing.IsZero()
 }
 
-// placeOrKeepReservation places the task of a reservation if it is due and its capacity is free now; one that is not
-// due is left to serveFreed. It reports whether the reservation must stay: false if it is pointless or its task was
-// just placed.
+// placeOrKeepReservation places the task of a reservation if it is due and its capacity is free;
+// tasks that are not due are left to serveFreed. It reports whether the reservation must stay: not
+// if it is pointless or its task was just placed.
 func (l *reservedLane) placeOrKeepReservation(r *scheduler.Reservation) bool {
 	g := l.c.s.Stage(r.StageID())
 	n := l.c.s.Node(r.Node)
@@ -238,11 +238,11 @@ func (l *reservedLane) placeOrKeepReservation(r *scheduler.Reservation) bool {
 		l.c.place(g, task, r.Node)
 		return false
 	}
-	return !n.Releasing.IsZero() || (due && (ok || l.awaitsStart(r, g))) // if it fits, a cap stops it
+	return !n.Releasing.IsZero() || (due && (ok || l.awaitsStart(r, g))) // if the task fits, a cap stops it
 }
 
-// awaitsStart reports whether attempts that start or resume on the node of a due task's preemption reservation, and can
-// be preempted once they run, are all that it lacks.
+// awaitsStart reports whether a due task's preemption reservation lacks only attempts that start or
+// resume on its node and can be preempted once they run.
 func (l *reservedLane) awaitsStart(r *scheduler.Reservation, g *scheduler.Stage) bool {
 	if l.c.cfg.Preempt == deadline.None {
 		return false

@@ -6,23 +6,23 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// guaranteeCheck says what may start beside the guarantees on a node. It owns scratch space, and notes when a task that
-// may not start in this pass because of a cap should be asked about again (capGuarantees.retryAt).
+// guaranteeCheck decides what may start beside the guarantees on a node. It owns scratch space, and
+// records when to retry a task that a cap stops in this pass (capGuarantees.retryAt).
 type guaranteeCheck struct {
 	v         *view
-	capacity  scheduler.FreeCapacity // of guaranteeFits
+	capacity  scheduler.FreeCapacity // scratch of guaranteeFits
 	caps      capGuarantees
-	ancestors []bool // of dependsOn
+	ancestors []bool // scratch of dependsOn
 }
 
-// honoursGuarantees reports whether starting d more of a stage (with disk space on disk), or resuming its attempt a,
-// leaves each guarantee on the node its capacity at its start, and those below the same caps what they need of these.
-// Guarantees of the job's own later stages that depend on this stage are ignored. A running task counts at that start
-// if it is non-preemptible there and its bound ends later, a suspended one whatever its bound. A preemptible task takes
-// nothing of them but memory that swap has no room for.
+// honoursGuarantees reports whether starting d more of a stage (with disk space on disk), or resuming
+// its attempt a, leaves each guarantee on the node its capacity at its start, and the guarantees below
+// the same caps what they need of these. Guarantees of the job's own later stages that depend on this
+// stage are ignored. A running task counts at that start if it is non-preemptible there and its bound
+// ends later, a suspended task always. A preemptible task takes only memory that exceeds the swap.
 //
-// The rule is that of scheduler.Check, on the safe side for what this decision has placed. O(reservations²) of the
-// node, and O(reservations x attempts) where an empty node would have the capacity.
+// The rule is that of scheduler.Check, but stricter for placements of this decision. O(reservations²)
+// of the node, and O(reservations x attempts) if an empty node would have the capacity.
 func (x *guaranteeCheck) honoursGuarantees(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16, a *scheduler.Attempt) bool {
 	j := g.Job
 	preemptible, end := n.CanPreempt(j), scheduler.Never
@@ -69,7 +69,7 @@ func (x *guaranteeCheck) dependsOn(j *scheduler.Job, stage, other int32) bool {
 	return x.ancestors[other]
 }
 
-// guaranteedAt returns what guarantee reservations in list take at a time.
+// guaranteedAt returns the sum of the guarantees in list at a time.
 func guaranteedAt(list []*scheduler.Reservation, at scheduler.Time) (sum scheduler.Resources, space int64) {
 	for _, o := range list {
 		if o.Kind.IsGuarantee() && o.Start <= at && o.End > at {
@@ -80,9 +80,9 @@ func guaranteedAt(list []*scheduler.Reservation, at scheduler.Time) (sum schedul
 	return sum, space
 }
 
-// guaranteeFits reports whether a guarantee has its capacity at its start if d more of a job is in use: CPU, memory and
-// I/O beside all guarantees in force then and the memory that cannot leave the node, disk space over all disks and on
-// one disk.
+// guaranteeFits reports whether a guarantee has its capacity at its start if d more of a job is in
+// use: CPU, memory and I/O beside all guarantees in force then and the memory that cannot leave the
+// node, disk space over all disks and on one disk.
 func (x *guaranteeCheck) guaranteeFits(r *scheduler.Reservation, n *scheduler.Node, j *scheduler.Job, d scheduler.Resources, space int64, disk int16) bool {
 	at := max(r.Start, x.v.now)
 	swap := swapDemand{}
@@ -111,7 +111,7 @@ func (x *guaranteeCheck) guaranteeFits(r *scheduler.Reservation, n *scheduler.No
 		diskSpace += other.FreeSpace
 		fitsOneDisk = fitsOneDisk || (other.FreeIO >= r.Demand[scheduler.IO] && other.FreeSpace >= r.Disk)
 	}
-	if !x.v.hasProjectGuarantee(j) { // one with a guarantee of its own was planned beside that memory
+	if !x.v.hasProjectGuarantee(j) { // a job with a guarantee of its own was planned beside that memory
 		free[scheduler.Memory] -= swap.beyond(n.SwapFree)
 	}
 	return (scheduler.Resources{}).Fits(free) && fitsOneDisk && (diskSpace >= 0 || r.Disk == 0)

@@ -7,22 +7,22 @@ import (
 	"github.com/drover-run/drover/scheduler/backfill"
 )
 
-// capGuarantees is what guarantees need below caps, as of the first question of a pass, and when to ask again.
+// capGuarantees is the needs of guarantees below caps, read at the first check of a pass, and when to check again.
 type capGuarantees struct {
-	timeline *scheduler.Timeline   // nil before the first question
+	timeline *scheduler.Timeline   // nil before the first check
 	reserved []bool                // by bin of its Caps: a guarantee is below it
-	used     []scheduler.Resources // by bin: what the tenant used then
-	retryAt  scheduler.Time        // when, if nothing happens, a task leaves the caps enough that did not in this pass; Never for none
+	used     []scheduler.Resources // by bin: the tenant's use at the first check
+	retryAt  scheduler.Time        // earliest time at which a task refused in this pass leaves the caps enough, if nothing happens; Never for none
 	exempt   []capExemption        // scratch of exceededCap
 }
 
-// capExemption is what is taken of caps from start to end, and does not count against a task.
+// capExemption is an amount taken of caps from start to end that does not count against a task.
 type capExemption struct {
 	start, end scheduler.Time
 	taken      scheduler.Resources
 }
 
-// beginPass forgets what was known of an earlier pass.
+// beginPass drops what was read in an earlier pass.
 func (x *guaranteeCheck) beginPass() { x.caps.timeline, x.caps.retryAt = nil, scheduler.Never }
 
 // isBelowCap reports whether a tenant is below a cap on a total. O(depth of the tenant), O(1) if no tenant has a cap.
@@ -38,12 +38,12 @@ func (v *view) isBelowCap(id scheduler.TenantID) bool {
 	return false
 }
 
-// leavesCaps reports whether starting a task of a stage, which does not give way, or resuming its attempt a, leaves the
-// guarantees below the caps of its tenant what they need of these; if not, it notes in caps.retryAt when it might.
-// Guarantees of the job's own later stages that depend on this stage are ignored, and the one that the task no longer
-// needs once it has started. So is what Caps has of the attempt, which may be all that it needs. What was placed since
-// the first question of the pass counts as staying. O(depth x log n), and once a pass O(nodes + guarantees), where a
-// guarantee may be below a cap; times the guarantees of the job if the answer depends on them.
+// leavesCaps reports whether starting a task of a stage that does not give way, or resuming its attempt a,
+// leaves the guarantees below its tenant's caps what they need of these. If not, caps.retryAt records when it
+// might. Three things are exempt: guarantees of the job's later stages that depend on this one, the guarantee
+// that the task no longer needs once started, and the attempt's own claim in Caps, which may be all that it
+// needs. Placements since the first check of the pass count as staying. O(depth x log n), once a pass O(nodes +
+// guarantees) if a guarantee may be below a cap; times the job's guarantees if the answer depends on them.
 func (x *guaranteeCheck) leavesCaps(g *scheduler.Stage, a *scheduler.Attempt) bool {
 	if !x.v.isBelowCap(g.Job.Spec.Tenant) {
 		return true
@@ -55,14 +55,14 @@ func (x *guaranteeCheck) leavesCaps(g *scheduler.Stage, a *scheduler.Attempt) bo
 	return e.tenant == nil
 }
 
-// leavesCapsUntil returns when, if nothing happens, resuming an attempt leaves a cap too little that leaves all of them
-// enough now, since it would end later; Never for never. O(caps above the tenant) times what leavesCaps costs.
+// leavesCapsUntil returns when, if nothing happens, resuming an attempt that leaves all caps enough now would
+// end too late for one of them; Never for never. O(caps above the tenant) times the cost of leavesCaps.
 func (x *guaranteeCheck) leavesCapsUntil(g *scheduler.Stage, a *scheduler.Attempt) scheduler.Time {
 	end := x.assumedEndFromNow(g, a)
 	if end == scheduler.Never || !x.v.isBelowCap(g.Job.Spec.Tenant) {
 		return scheduler.Never
 	}
-	latestEnd := scheduler.Never // that leaves them enough, of the caps found so far: another one may be exceeded earlier
+	latestEnd := scheduler.Never // the latest end that leaves them enough, of the caps found so far: another cap may be exceeded earlier
 	for e := x.exceededCap(g, a, a.ID.Index, latestEnd); e.tenant != nil && e.at < latestEnd; e = x.exceededCap(g, a, a.ID.Index, latestEnd) {
 		latestEnd = e.at
 	}
@@ -72,17 +72,17 @@ func (x *guaranteeCheck) leavesCapsUntil(g *scheduler.Stage, a *scheduler.Attemp
 	return x.v.now.Add(latestEnd.Sub(end) + 1)
 }
 
-// capExcess is a cap that leaves a task too little beside the guarantees below it.
+// capExcess is a cap that a task leaves with too little for the guarantees below it.
 type capExcess struct {
 	tenant *scheduler.Tenant   // nil for none
 	bin    int32               // of Caps
-	need   scheduler.Resources // of the task, and of what was placed since readCaps
-	at     scheduler.Time      // the first time at which it does
-	until  scheduler.Time      // when the task leaves it enough, at the earliest
+	need   scheduler.Resources // of the task, and of placements since readCaps
+	at     scheduler.Time      // the first time at which too little is left
+	until  scheduler.Time      // the earliest time from which the task leaves enough
 }
 
-// exceededCap returns the first cap that leavesCaps finds exceeded by a task that runs until end. The guarantee of a
-// replaced task of the stage, -1 for none, is the one that is no longer needed.
+// exceededCap returns the first cap that leavesCaps finds exceeded by a task that runs until end.
+// replaced is the task of the stage whose guarantee is no longer needed, -1 for none.
 func (x *guaranteeCheck) exceededCap(g *scheduler.Stage, a *scheduler.Attempt, replaced int32, end scheduler.Time) capExcess {
 	if x.caps.timeline == nil {
 		x.readCaps()
@@ -99,21 +99,21 @@ func (x *guaranteeCheck) exceededCap(g *scheduler.Stage, a *scheduler.Attempt, r
 	return x.firstExceeded(g, d, end)
 }
 
-// replacedTask returns the task of a stage that starts next, or whose attempt a resumes, and then needs its guarantee
-// no longer; -1 if that is not known.
+// replacedTask returns the task of a stage that starts next, or whose attempt a resumes, and so no
+// longer needs its guarantee; -1 if it is unknown.
 func replacedTask(g *scheduler.Stage, a *scheduler.Attempt) int32 {
 	switch {
 	case a != nil:
 		return a.ID.Index
 	case g.Spec.Inputs != nil && g.Pending > 1:
-		return -1 // where its input is decides which task starts
+		return -1 // the place of its input decides which task starts
 	default:
 		return g.NextPending(0)
 	}
 }
 
-// listExempt lists the guarantees of the job of a stage that do not count against a task of the stage, that of the
-// replaced one among them, and what its attempt a is assumed to occupy.
+// listExempt lists what does not count against a task of the stage: some guarantees of its job,
+// with that of the replaced task, and the claim of its attempt a.
 func (x *guaranteeCheck) listExempt(g *scheduler.Stage, a *scheduler.Attempt, replaced int32) {
 	x.caps.exempt = x.caps.exempt[:0]
 	if a != nil {
@@ -127,7 +127,7 @@ func (x *guaranteeCheck) listExempt(g *scheduler.Stage, a *scheduler.Attempt, re
 	}
 }
 
-// changeCaps returns what is exempt to the caps above the tenant of a stage (sign 1), or takes it again (sign -1).
+// changeCaps returns the exemptions to the caps above a stage's tenant (sign 1), or takes them again (sign -1).
 func (x *guaranteeCheck) changeCaps(g *scheduler.Stage, sign int64) {
 	for _, b := range x.caps.timeline.CapsOf(g.Job.Spec.Tenant) {
 		for i := range x.caps.exempt {
@@ -137,7 +137,7 @@ func (x *guaranteeCheck) changeCaps(g *scheduler.Stage, sign int64) {
 	}
 }
 
-// firstExceeded is exceededCap with what counts in Caps now.
+// firstExceeded is exceededCap for the present content of Caps.
 func (x *guaranteeCheck) firstExceeded(g *scheduler.Stage, d scheduler.Resources, end scheduler.Time) capExcess {
 	now, tenants := x.v.now, x.caps.timeline.CapTenants()
 	for _, b := range x.caps.timeline.CapsOf(g.Job.Spec.Tenant) {
@@ -155,13 +155,12 @@ func (x *guaranteeCheck) firstExceeded(g *scheduler.Stage, d scheduler.Resources
 	return capExcess{}
 }
 
-// firstMisfit returns the first time in [from, to) at which a cap has too little for what exceeds it, or Never. O(log
-// n).
+// firstMisfit returns the first time in [from, to) at which a cap lacks e.need, or Never. O(log n).
 func (x *guaranteeCheck) firstMisfit(e *capExcess, from, to scheduler.Time) scheduler.Time {
 	return x.caps.timeline.Caps.FirstMisfit(e.bin, -1, from, to, &backfill.Need{Base: e.need[:]})
 }
 
-// readCaps finds out below which caps there are guarantees, and what is in use there now.
+// readCaps reads which caps have guarantees below them, and their present use.
 func (x *guaranteeCheck) readCaps() {
 	c := &x.caps
 	c.timeline = x.v.s.Timeline(x.v.assumptions, x.v.now)
@@ -178,9 +177,9 @@ func (x *guaranteeCheck) readCaps() {
 	}
 }
 
-// reservationBelowCap returns a guarantee of another job for which a stage leaves too little of a cap, on nodes with
-// free capacity where it does not give way: the first one during which the cap has too little. It returns nil if the
-// stage gives way on all these nodes, or leaves enough, or if none of other jobs is in the way. O(guarantees x log n).
+// reservationBelowCap returns the guarantee of another job for which a stage, on nodes with free capacity where it
+// does not give way, leaves too little of a cap: the first during which the cap has too little. It returns nil if
+// the stage gives way on all these nodes, leaves enough, or is stopped only by its own job. O(guarantees x log n).
 func (x *guaranteeCheck) reservationBelowCap(g *scheduler.Stage) *scheduler.Reservation {
 	if !x.v.isBelowCap(g.Job.Spec.Tenant) {
 		return nil
@@ -199,7 +198,7 @@ func (x *guaranteeCheck) reservationBelowCap(g *scheduler.Stage) *scheduler.Rese
 	x.listExempt(g, nil, replacedTask(g, nil))
 	x.changeCaps(g, 1)
 	defer x.changeCaps(g, -1)
-	e := x.firstExceeded(g, g.Spec.Demand, scheduler.Never) // whatever its bound: so the answer does not change with time
+	e := x.firstExceeded(g, g.Spec.Demand, scheduler.Never) // ignores its bound, so that the answer does not change with time
 	if e.tenant == nil {
 		return nil
 	}
@@ -212,8 +211,8 @@ func (x *guaranteeCheck) reservationBelowCap(g *scheduler.Stage) *scheduler.Rese
 	return nil
 }
 
-// assumedEndFromNow returns until when a task of a stage that does not give way is taken to run, if it starts now, or
-// its attempt a resumes.
+// assumedEndFromNow returns the assumed end of a non-preemptible task of a stage that starts now,
+// or whose attempt a resumes.
 func (x *guaranteeCheck) assumedEndFromNow(g *scheduler.Stage, a *scheduler.Attempt) scheduler.Time {
 	if b := boundLeft(g, a); b > 0 {
 		return x.v.now.Add(b + x.v.cfg.Guarantees.Margin/2)

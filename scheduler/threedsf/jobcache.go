@@ -7,14 +7,14 @@ import (
 	"github.com/drover-run/drover/scheduler/backfill"
 )
 
-// jobCache caches what each cycle needs to know of the jobs with a project, a deadline or a guarantee: who requests a
-// guarantee, who has one, how far it is done, and when that changes by time alone. A job is inspected again when the
-// State's log names it or a cached time has passed.
+// jobCache caches what each cycle reads of the jobs with a project, a deadline or a guarantee:
+// whether one is requested or exists, its progress, and when that changes by time alone. A job is
+// inspected again when the State's log names it or a cached time has passed.
 type jobCache struct {
 	v           *view
 	state       *scheduler.State
-	workSeen    uint64 // ChangeLog.Position when it was synchronised
-	nodeChanges uint64 // Cluster.ChangeCount then
+	workSeen    uint64 // ChangeLog.Position at the last sync
+	nodeChanges uint64 // Cluster.ChangeCount at the last sync
 	syncedAt    scheduler.Time
 	index       map[scheduler.JobID]int32
 	jobs        []cachedJob
@@ -24,28 +24,28 @@ type jobCache struct {
 	recent      [2048]scheduler.JobID // scratch: the last dirty job for each id modulo the length
 }
 
-// cachedProject is the status of a project with which its jobs are cached, and the sync that made all of them dirty.
+// cachedProject is the status of a project at its jobs' inspection, and the last sync that made all its jobs dirty.
 type cachedProject struct {
 	status  guaranteeStatus
 	touched uint64
 }
 
-// cachedJob is what is known of one job.
+// cachedJob is the cached facts of one job.
 type cachedJob struct {
 	job         *scheduler.Job
 	status      guaranteeStatus // statusNone if guarantees are disabled
-	accepted    scheduler.Time  // end that its AcceptedState plans, if the deadline has a guarantee
-	fingerprint uint64          // of the work done, if the job has a guarantee
-	// overrunAt is when the first of its tasks runs past its bound, startDeadline when the first planned task is too
-	// late for its reservation. After retryDeadline a failed task without a place in the plan can no longer be rerun
-	// within the guarantee. All are Never for none.
+	accepted    scheduler.Time  // planned end in its AcceptedState, if the deadline has a guarantee
+	fingerprint uint64          // hash of the work done, if the job has a guarantee
+	// overrunAt is when the first of its tasks runs past its bound, startDeadline when the first
+	// planned task is too late for its reservation. After retryDeadline a failed task without a
+	// place in the plan can no longer be rerun within the guarantee. Each is Never for none.
 	overrunAt, startDeadline, retryDeadline scheduler.Time
 
 	hasDeadline    bool
 	needsReplan    bool  // a reservation cannot stay where it is
-	overReserved   bool  // more may be reserved than waits
+	overReserved   bool  // more tasks may be reserved for than wait
 	reservedInVain int32 // planned reservations without a waiting task
-	admitsOwnTasks bool  // a guarantee of its own, for a later stage, may not exclude all its tasks
+	admitsOwnTasks bool  // some of its tasks may start despite a guarantee of its own, for a later stage
 }
 
 // sync synchronises the cache with the State. O(changes), O(jobs) if nodes changed or the log has wrapped.
@@ -89,7 +89,7 @@ func (w *jobCache) sync() {
 	}
 }
 
-// touchProject makes all jobs of a project dirty, once a synchronisation. O(jobs of the project).
+// touchProject makes all jobs of a project dirty, at most once per sync. O(jobs of the project).
 func (w *jobCache) touchProject(id scheduler.ProjectID) {
 	pr := w.v.s.Project(id)
 	x := w.projects[id]
@@ -102,8 +102,8 @@ func (w *jobCache) touchProject(id scheduler.ProjectID) {
 	}
 }
 
-// checkProject makes all jobs of a project dirty if its status has changed: whether it requests a guarantee depends on
-// all of them, also on one that came or ended.
+// checkProject makes all jobs of a project dirty if its status has changed: whether a job requests
+// a guarantee depends on all of them, including new and ended jobs.
 func (w *jobCache) checkProject(id scheduler.ProjectID) {
 	pr, x := w.v.s.Project(id), w.projects[id]
 	if pr == nil || !w.v.cfg.Guarantees.Enabled {
@@ -121,8 +121,8 @@ func isCached(j *scheduler.Job) bool {
 	return j.Spec.Project != 0 || j.Spec.Deadline != 0 || j.Guarantees != 0
 }
 
-// refresh inspects one job again, or drops it if it is not cached any more. It returns the project that it belongs to,
-// or did when it was last inspected; 0 for none.
+// refresh inspects one job again, or drops it if it need not be cached. It returns the job's
+// project, present or at its last inspection; 0 for none.
 func (w *jobCache) refresh(id scheduler.JobID) (project scheduler.ProjectID) {
 	j := w.v.s.Job(id)
 	i, known := w.index[id]
@@ -179,7 +179,7 @@ func (w *jobCache) inspect(j *scheduler.Job) cachedJob {
 	return x
 }
 
-// inspectReservations computes what depends on a job's planned reservations, and counts those for waiting tasks.
+// inspectReservations computes the values that depend on a job's planned reservations, and counts those of waiting tasks.
 func (w *jobCache) inspectReservations(x *cachedJob) (placed int32) {
 	for _, r := range x.job.Reservations() {
 		if !isPlanned(r) {
@@ -194,7 +194,7 @@ func (w *jobCache) inspectReservations(x *cachedJob) (placed int32) {
 		}
 		if w.v.isExpired(r) || !w.v.canStayOn(r) && w.v.s.Cluster().SchedulableNodes() > 0 {
 			x.needsReplan = x.needsReplan || waits
-		} else { // also where it cannot stay and no node is schedulable: it is planned again once it is late
+		} else { // also if it cannot stay and no node is schedulable: its task is planned again when late
 			x.startDeadline = min(x.startDeadline, w.v.latestStart(r).Add(1))
 		}
 	}
@@ -203,7 +203,7 @@ func (w *jobCache) inspectReservations(x *cachedJob) (placed int32) {
 
 // jobFingerprint hashes the work done of a job and the number of its waiting tasks without a place.
 func jobFingerprint(j *scheduler.Job, waiting int32) uint64 {
-	sum := hash64(1 << 63) // no job's id, so that no job's hash begins with 0
+	sum := hash64(1 << 63) // no job has this id, so that no job's hash begins with 0
 	sum.add(uint64(j.Spec.ID))
 	for _, g := range j.Stages {
 		sum.add(uint64(g.Done)<<32 | uint64(uint32(g.Failed)))
@@ -212,8 +212,8 @@ func jobFingerprint(j *scheduler.Job, waiting int32) uint64 {
 	return uint64(sum)
 }
 
-// overrunTime returns when the first task of a job runs past its bound, which violates a guarantee of its own project
-// or job (two-tier 4.6). It returns Never if that is violated already.
+// overrunTime returns when the first task of a job runs past its bound, which violates its project's or
+// its own guarantee (two-tier 4.6). It returns Never if the guarantee is violated already.
 func (w *jobCache) overrunTime(j *scheduler.Job) scheduler.Time {
 	first := scheduler.Never
 	if j.Live == 0 || w.v.s.Reservations().IsViolated(j) {
@@ -232,7 +232,7 @@ func (w *jobCache) overrunTime(j *scheduler.Job) scheduler.Time {
 	return first
 }
 
-// retryDeadline returns from when on a waiting task of a job without a place cannot end in time, Never without bounds.
+// retryDeadline returns from when on a job's waiting task without a place cannot end in time, Never without bounds.
 func (w *jobCache) retryDeadline(j *scheduler.Job) scheduler.Time {
 	at, end := scheduler.Never, j.Spec.Deadline
 	if j.Spec.Project != 0 {
@@ -246,8 +246,8 @@ func (w *jobCache) retryDeadline(j *scheduler.Job) scheduler.Time {
 	return at
 }
 
-// fingerprint hashes the work done of guaranteed jobs and the nodes. While it is unchanged, nothing was released that a
-// compression could use.
+// fingerprint hashes the nodes and the work done of guaranteed jobs. While it is unchanged, no
+// capacity was released that a compression could use.
 func (w *jobCache) fingerprint() int64 {
 	w.sync()
 	jobs := uint64(0)
@@ -263,8 +263,8 @@ func (w *jobCache) fingerprint() int64 {
 	return int64(sum)
 }
 
-// manyObsolete is from how many planned reservations without a waiting task they are dropped before the plan is read:
-// each of them costs it more than the others do.
+// manyObsolete is the number of obsolete planned reservations from which they are dropped before
+// the plan is read: reading one costs more than reading a valid one.
 const manyObsolete = 256
 
 type hash64 uint64

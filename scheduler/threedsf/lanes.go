@@ -29,8 +29,8 @@ type deadlineLane struct {
 
 	jobs           []laneJob // of the pass, in lane order
 	slack          deadline.Slack
-	withoutVictims []scheduler.DemandClass // classes without victims left in this pass
-	someInfeasible bool                    // some job that left the lane in this pass or before has ready work
+	withoutVictims []scheduler.DemandClass // demand classes without victims left in this pass
+	someInfeasible bool                    // a job that left the lane, in this pass or earlier, has ready work
 }
 
 // build fills jobs with the deadline jobs that have ready work, in lane order, and records jobs whose deadline has
@@ -67,8 +67,8 @@ func (dl *deadlineLane) build() {
 	slices.SortFunc(dl.jobs, func(a, b laneJob) int { return cmp.Or(cmp.Compare(a.key, b.key), compareSubmission(a.job, b.job)) })
 }
 
-// serve places tasks of deadline jobs (P2), earliest latest start first (EMWTF, least laxity first), and then preempts
-// for those that cannot wait.
+// serve places tasks of deadline jobs (P2), earliest latest start first (EMWTF, least laxity
+// first), and then preempts for tasks that cannot wait.
 func (dl *deadlineLane) serve() {
 	dl.build()
 	if len(dl.jobs) == 0 {
@@ -118,18 +118,18 @@ func (dl *deadlineLane) batch(g *scheduler.Stage) int32 {
 	return n
 }
 
-// preemptForStage frees capacity for the waiting tasks of a deadline stage: for the fewest that keep the predicted end
+// preemptForStage frees capacity for the fewest waiting tasks of a deadline stage that keep the predicted end
 // before the deadline, and only if they cannot wait for capacity to become free (PDSonQueue Alg. 5 lines 18 to 27).
 func (dl *deadlineLane) preemptForStage(g *scheduler.Stage) {
 	if dl.waits.of(g).waits {
 		return
 	}
-	// A running task is a slot for those that can follow it and still end in time, not for a task that must start now.
+	// A running task is a slot for tasks that can follow it and still end in time, not for a task that must start now.
 	slots, waiting, early := dl.reservations.count(g), g.Pending-dl.countServedByRunning(g, dl.c.now), time.Duration(0)
 	if dl.open.guaranteeCount > 0 {
-		early = dl.c.cfg.Guarantees.Margin // a slot that becomes free may be taken by a guaranteed task
+		early = dl.c.cfg.Guarantees.Margin // a guaranteed task may take a slot that becomes free
 	}
-	if waiting <= 0 { // all can follow; once what runs has taken too long for that, it is judged again
+	if waiting <= 0 { // all can follow; checked again once running tasks have taken too long for that
 		dl.c.wakeAt(dl.startableUntil(g, 0, scheduler.Never).Add(1))
 		return
 	}
@@ -153,8 +153,8 @@ func (dl *deadlineLane) preemptForStage(g *scheduler.Stage) {
 	}
 }
 
-// countServedByRunning returns how many waiting tasks of a stage can run in the slots of its running tasks after these
-// and still end in time, if these end as predicted, but not before now. O(running tasks of the stage).
+// countServedByRunning returns how many waiting tasks of a stage can follow its running tasks in their slots and
+// still end in time, if the running tasks end as predicted, but not before now. O(running tasks of the stage).
 func (dl *deadlineLane) countServedByRunning(g *scheduler.Stage, now scheduler.Time) (n int32) {
 	for a := range dl.c.s.Attempts().In(g) {
 		if end, known := locality.PredictedEnd(dl.c.s, a); known && a.Phase <= scheduler.AttemptRunning {
@@ -166,21 +166,21 @@ func (dl *deadlineLane) countServedByRunning(g *scheduler.Stage, now scheduler.T
 	return n
 }
 
-// startableUntil returns until when, if nothing happens, those waiting tasks of a stage that cannot follow its running
-// tasks can be started on so many slots at a given time, as they can now; Never if all can. They become more as running
-// tasks take longer than predicted. O(running tasks x log waiting ones of the stage).
+// startableUntil returns until when, if nothing happens, the waiting tasks of a stage that cannot follow
+// its running tasks can be started on slots slots at time at; Never if all can start. They become more as
+// running tasks take longer than predicted. O(running tasks x log waiting tasks of the stage).
 func (dl *deadlineLane) startableUntil(g *scheduler.Stage, slots int32, at scheduler.Time) scheduler.Time {
 	canStart := func(served int32) bool { return dl.slack.LatestStartOfTasks(g.Index, g.Pending-served, slots) >= at }
 	if canStart(0) {
 		return scheduler.Never
 	}
-	latest := func(k int) scheduler.Time { return dl.slack.LatestStartOfTasks(g.Index, int32(k)+1, 1) } // after it a slot serves k
+	latest := func(k int) scheduler.Time { return dl.slack.LatestStartOfTasks(g.Index, int32(k)+1, 1) } // after this time a slot serves k tasks
 	return latest(sort.Search(int(g.Pending)-1, func(k int) bool { return canStart(dl.countServedByRunning(g, latest(k))) }))
 }
 
-// preemptForTask preempts for one task of a stage, which must start by latest, and reserves the capacity for it, unless
-// it can wait for capacity to become free. Victims are moved out of memory only where that costs less than waiting.
-// until is the end of waiting, 0 if it does not wait.
+// preemptForTask preempts for one task of a stage, which must start by latest, and reserves the
+// capacity for it, unless it can wait for capacity to become free. Victims leave memory only if
+// that costs less than waiting. until is the end of waiting, 0 if the task does not wait.
 func (dl *deadlineLane) preemptForTask(g *scheduler.Stage, latest scheduler.Time) (ok bool, until scheduler.Time) {
 	if latest >= dl.c.now {
 		if ok, until := dl.preemption.preemptor.CanWait(dl.c.s, g, latest, dl.c.now); ok {

@@ -7,8 +7,8 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// openNodes finds the nodes that are open to a task: those with free capacity that nothing reserved takes from it. It
-// remembers which nodes are closed to whom while free capacity only shrinks.
+// openNodes finds the nodes that are open to a task: their free capacity is not reserved for
+// others. It caches closed nodes while free capacity only shrinks.
 type openNodes struct {
 	v            *view
 	jobs         *jobCache
@@ -20,8 +20,8 @@ type openNodes struct {
 	shrinkOnly               bool                             // free capacity only shrinks: see beginShrinkOnly
 	closedBelow              map[closedClass]scheduler.NodeID // no node below it is open to the class
 	exemptJobs               map[scheduler.JobID]bool         // jobs that their own reservations do not exclude
-	ignoreResumeReservations bool                             // those for suspended tasks exclude nobody
-	ignored                  *scheduler.Reservation           // neither does this one; nil for none
+	ignoreResumeReservations bool                             // reservations for suspended tasks exclude no task
+	ignored                  *scheduler.Reservation           // a reservation that excludes no task; nil for none
 }
 
 // canPlaceOn reports whether a task of the stage fits on a node and respects its reservations.
@@ -29,7 +29,7 @@ func (o *openNodes) canPlaceOn(g *scheduler.Stage, id scheduler.NodeID) bool {
 	return o.v.s.Cluster().HasCapacity(g, id) && o.isOpenTo(o.v.s.Node(id), g)
 }
 
-// reservedForOthers returns what preemption reservations on a node take for jobs other than one, 0 for all.
+// reservedForOthers returns what preemption reservations on a node take for jobs other than job; 0: for all jobs.
 func (o *openNodes) reservedForOthers(n *scheduler.Node, job scheduler.JobID) (d scheduler.Resources, space int64) {
 	if o.reservations.total == 0 || n.Unguaranteed() == 0 {
 		return d, 0
@@ -49,14 +49,14 @@ func (o *openNodes) leavesGuarantees(n *scheduler.Node, g *scheduler.Stage) bool
 }
 
 // respectsReservations reports whether starting d of a stage (with space on disk), or resuming its attempt a, leaves
-// alone what is reserved on the node for others: nodes reserved in this pass, guarantees and preemption reservations.
+// others their reservations on the node: nodes reserved in this pass, guarantees and preemption reservations.
 func (o *openNodes) respectsReservations(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16, a *scheduler.Attempt) bool {
 	return !o.hasReservations() || (o.fitsBesideReserved(n, g, d, space, disk, a) &&
 		(o.guaranteeCount == 0 || o.guarantees.honoursGuarantees(n, g, d, space, disk, a)))
 }
 
-// mayResume is respectsReservations for what a suspended attempt needs more on its node, which may be draining. One
-// that can be preempted again takes nothing of guarantees: they were made with its memory in mind.
+// mayResume is respectsReservations for what a suspended attempt needs in addition on its node, which may
+// be draining. A preemptible attempt takes nothing of guarantees: they were planned around its memory.
 func (o *openNodes) mayResume(n *scheduler.Node, g *scheduler.Stage, a *scheduler.Attempt) bool {
 	more, space := a.Demand.Sub(a.Occupied.Resources).Max(scheduler.Resources{}), max(a.DiskSpace-a.Occupied.Disk, 0)
 	if n.CanPreempt(g.Job) {
@@ -65,14 +65,14 @@ func (o *openNodes) mayResume(n *scheduler.Node, g *scheduler.Stage, a *schedule
 	return o.respectsReservations(n, g, more, space, a.Disk, a)
 }
 
-// mayReserveToResume is view.mayReserveToResume, but for an attempt that guarantees below a cap keep from resuming
-// whatever becomes free on its node.
+// mayReserveToResume is view.mayReserveToResume, but false for an attempt that guarantees below a
+// cap keep from resuming, whatever becomes free on its node.
 func (o *openNodes) mayReserveToResume(a *scheduler.Attempt, g *scheduler.Stage) bool {
 	return o.v.mayReserveToResume(a, g) && (o.guaranteeCount == 0 || o.v.s.Node(a.Node).CanPreempt(g.Job) ||
 		o.guarantees.leavesCaps(g, a))
 }
 
-// fitsBesideReserved reports whether d of a stage fits beside what is reserved there for others, but for guarantees.
+// fitsBesideReserved reports whether d of a stage fits beside the reservations for others that are not guarantees.
 func (o *openNodes) fitsBesideReserved(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16, a *scheduler.Attempt) bool {
 	if o.nodes.stageOn[n.Spec.ID] != nil && !o.nodes.leavesCapacity(n, g, d, space, disk, a) {
 		return false
@@ -102,23 +102,23 @@ func (o *openNodes) isOpenTo(n *scheduler.Node, g *scheduler.Stage) bool {
 	return o.respectsReservations(n, g, g.Spec.Demand, g.Spec.Disk, disk, nil)
 }
 
-// isUnreserved reports whether nothing is reserved on a node that a task of a job could take.
+// isUnreserved reports whether nothing reserved on a node could be taken by a task of a job.
 func (o *openNodes) isUnreserved(n *scheduler.Node, j *scheduler.Job) bool {
 	return o.nodes.stageOn[n.Spec.ID] == nil && (o.guaranteeCount == 0 || (n.CanPreempt(j) && freesMemory(n, n.Free[scheduler.Memory]))) && (o.reservations.total == 0 || n.Unguaranteed() == 0)
 }
 
-// closedClass identifies tasks to which the same nodes are open. Reservations exclude a task by its demand, its bound,
-// whether it can be preempted, and what caps its tenant is below; below a cap, guarantees of its own job may exempt it.
+// closedClass identifies tasks to which the same nodes are open. Reservations exclude a task by its demand, its
+// bound, whether it is preemptible, and its tenant's caps; below a cap, guarantees of its own job may exempt it.
 type closedClass struct {
 	scheduler.DemandClass
-	capped         scheduler.TenantID // NoTenant below no cap
-	own            scheduler.StageID  // zero below no cap, or if its job has no guarantee
+	capped         scheduler.TenantID // NoTenant if below no cap
+	own            scheduler.StageID  // zero if below no cap, or if its job has no guarantee
 	bound          time.Duration
 	nonPreemptible bool
 }
 
-// beginShrinkOnly declares that from here on free capacity only shrinks and no reservation is dropped, so that a node
-// closed to a task stays closed to all tasks of its closedClass. O(reservations + jobs with guarantees).
+// beginShrinkOnly declares that from here on free capacity only shrinks and no reservation is dropped, so that
+// a node closed to a task stays closed to all tasks of its closedClass. O(reservations + jobs with guarantees).
 func (o *openNodes) beginShrinkOnly() {
 	o.shrinkOnly = true
 	clear(o.closedBelow)
@@ -168,8 +168,8 @@ func (o *openNodes) nextOpenNode(g *scheduler.Stage, from scheduler.NodeID) sche
 	return id
 }
 
-// firstOpenOwn is firstOpenNode for a task whose own job has reservations: below closed, only nodes with one of these
-// can be open to it.
+// firstOpenOwn is firstOpenNode for a task whose own job has reservations: below closed, only nodes
+// with one of those can be open.
 func (o *openNodes) firstOpenOwn(g *scheduler.Stage, from, closed scheduler.NodeID) scheduler.NodeID {
 	best := scheduler.NoNode
 	for _, r := range g.Job.Reservations() {
@@ -195,8 +195,8 @@ func (o *openNodes) firstOpenNode(g *scheduler.Stage, from scheduler.NodeID) sch
 	return id
 }
 
-// bestOpenNode is Cluster.BestNode without the nodes reserved for others. Those on which the stage's next task failed
-// are taken if no other is open.
+// bestOpenNode is Cluster.BestNode without the nodes reserved for others. Nodes on which the
+// stage's next task failed are used only if no other is open.
 func (o *openNodes) bestOpenNode(g *scheduler.Stage) (scheduler.NodeID, int16) {
 	if failed := g.NextFailedOn(); len(failed) > 0 {
 		if id, disk := o.bestOpenExcept(g, failed); id != scheduler.NoNode {

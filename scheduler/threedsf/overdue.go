@@ -9,14 +9,14 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// overdueLane serves regular jobs that waited for very long ahead of all others, one task of each. Without it a job
-// could wait for ever while others keep coming: one of many tasks behind smaller ones in its queue, one in a late queue
-// behind earlier ones, and one of large tasks, of whatever tenant, whose reserved node is broken up by small tasks that
-// are next before it is reserved again.
+// overdueLane serves one task of each regular job that has waited very long, ahead of all others.
+// Without it a job could wait for ever while others keep coming: a job of many tasks behind smaller
+// jobs in its queue, a job in a late queue, or a job of large tasks whose reserved node small tasks
+// fill before it is reserved again.
 //
-// A job is overdue when nothing of it is live and the time since it had something is Config.Aging for each stage that
-// is ready. So the jobs that wait become overdue one by one, some Aging apart: what that takes from the order of the
-// tenants and queues is about one task in an Aging, whatever the load.
+// A job is overdue when it has no live attempt and has had none for Config.Aging times the number
+// of ready stages. So waiting jobs become overdue one by one, about one per Aging. The order of
+// tenants and queues thus loses about one task per Aging, whatever the load.
 type overdueLane struct {
 	c       *cycle
 	nodes   *reservedNodes
@@ -24,17 +24,17 @@ type overdueLane struct {
 	tenants *tenantOrder
 
 	state    *scheduler.State
-	earliest scheduler.Time // no job of state has been waiting since an earlier time, whether a decision is accepted or not
+	earliest scheduler.Time // no job of state has waited since before this time, whether a decision is accepted or not
 	jobs     []overdueJob
 }
 
-// overdueJob is a job and since when it waits.
+// overdueJob is a job and the start of its wait.
 type overdueJob struct {
 	job   *scheduler.Job
 	since scheduler.Time
 }
 
-// maxOverdue is how many overdue jobs are looked at in a pass, those that wait longest.
+// maxOverdue bounds the overdue jobs that a pass examines: those that have waited longest.
 const maxOverdue = 64
 
 // begin starts a decision, before it changes the State. O(1) unless a job may be overdue, else O(jobs).
@@ -43,7 +43,7 @@ func (l *overdueLane) begin() {
 	if limit == math.MaxInt64 || l.state == l.c.s && step.Sub(l.earliest) < limit {
 		return
 	}
-	// A job is in the State within an Aging of its submission.
+	// A job is in the State within Config.Aging of its submission.
 	l.state, l.earliest = l.c.s, step.Add(-l.c.cfg.Aging)
 	for j := range l.c.s.Jobs() {
 		if j.Live == 0 {
@@ -52,8 +52,8 @@ func (l *overdueLane) begin() {
 	}
 }
 
-// threshold returns the time at which jobs are compared, and for how long overdue ones have waited then. Time advances
-// in steps of Config.Aging here, so that the decision stays valid until the next one.
+// threshold returns the reference time of comparison, and how long a job must have waited by then to be
+// overdue. The time advances in steps of Config.Aging, so that the decision stays valid until the next step.
 func (l *overdueLane) threshold() (step scheduler.Time, limit time.Duration) {
 	aging, waiting := l.c.cfg.Aging, time.Duration(l.c.s.Queue().Ready())
 	if aging <= 0 || waiting == 0 {
@@ -65,8 +65,8 @@ func (l *overdueLane) threshold() (step scheduler.Time, limit time.Duration) {
 	return l.c.now - l.c.now%scheduler.Time(aging), limit
 }
 
-// serve places a task of each overdue job, those that wait longest first, or reserves a node for it. O(1) unless a job
-// may be overdue, else O(jobs).
+// serve places a task of each overdue job, longest wait first, or reserves a node for it. O(1)
+// unless a job may be overdue, else O(jobs).
 func (l *overdueLane) serve() {
 	step, limit := l.threshold()
 	if limit == math.MaxInt64 {
@@ -86,7 +86,7 @@ func (l *overdueLane) serve() {
 	}
 }
 
-// find lists the overdue jobs, those that wait longest first.
+// find lists the overdue jobs, longest wait first.
 func (l *overdueLane) find(step scheduler.Time, limit time.Duration) {
 	l.jobs = l.jobs[:0]
 	for j := range l.c.s.Jobs() {
@@ -103,7 +103,7 @@ func (l *overdueLane) find(step scheduler.Time, limit time.Duration) {
 	})
 }
 
-// isUnderCaps reports whether caps let a task of a job start: nobody waits for a job that they hold back.
+// isUnderCaps reports whether caps let a task of a job start: other jobs do not wait for one that caps stop.
 func (l *overdueLane) isUnderCaps(j *scheduler.Job) bool {
 	return slices.ContainsFunc(j.Stages, func(g *scheduler.Stage) bool { return g.Ready() && l.c.allows(g) })
 }
@@ -117,8 +117,8 @@ func waitsSince(j *scheduler.Job) scheduler.Time {
 	return since
 }
 
-// serveJob places a task of a job. If none can be placed, it reserves a node for one of them, if any may still be
-// reserved, and returns how many it reserved.
+// serveJob places a task of a job. If none can be placed and reservable is above 0, it reserves a node
+// for one of them. It returns how many nodes it reserved.
 func (l *overdueLane) serveJob(j *scheduler.Job, reservable int) int {
 	for _, g := range j.Stages {
 		if g.Ready() && l.placer.isPlaceable(g) {

@@ -16,8 +16,8 @@ type placer struct {
 	matcher locality.Matcher
 }
 
-// placeLocal places as many tasks of a stage as turns returns on nodes with their input: one on the idlest node,
-// several by matching. It reports whether it placed any.
+// placeLocal places as many tasks of a stage as turns returns on nodes with their input: one on the
+// idlest node, several by matching. It reports whether it placed any.
 func (p *placer) placeLocal(g *scheduler.Stage, near *localSearch, turns func() int32) bool {
 	if near.exhausted {
 		return false
@@ -44,8 +44,8 @@ func (p *placer) placeLocal(g *scheduler.Stage, near *localSearch, turns func() 
 	return p.c.actionsLeft < before
 }
 
-// waitOrMove evaluates the waiting tasks of a stage until one is placed by exchange or on a remote node, and reports
-// whether one was. It evaluates no more tasks than could be placed: if those wait, all do.
+// waitOrMove evaluates the waiting tasks of a stage until one is placed by exchange or on a remote node,
+// and reports whether one was. It evaluates no more tasks than could be placed: if those wait, all wait.
 func (p *placer) waitOrMove(g *scheduler.Stage, near *localSearch, lane bool) bool {
 	if near.evaluated == 0 {
 		near.slotsLeft = p.finder.countMovable(g)
@@ -75,8 +75,8 @@ func (p *placer) waitOrMove(g *scheduler.Stage, near *localSearch, lane bool) bo
 	return p.waitOrMove(g, near, lane)
 }
 
-// placeAnywhere places the next task of a stage: at its input if a node there is free, else on the fullest node that
-// fits. The caller made sure that one does.
+// placeAnywhere places the next task of a stage: at its input if a node there is free, else on the
+// fullest node that fits. The caller must have checked that a node fits.
 func (p *placer) placeAnywhere(g *scheduler.Stage) {
 	task := g.NextPending(0)
 	node := scheduler.NoNode

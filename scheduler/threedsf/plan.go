@@ -23,8 +23,8 @@ type plan struct {
 	owners    []*owner                       // in order of submission
 	ownerByID map[scheduler.ProjectID]*owner // nil until owner is called: to index very many takes long
 	lost      []int32                        // nodes that are lost and have work
-	late      []backfill.Key                 // did not start in time
-	missing   []backfill.Key                 // have no place: they failed or never had one
+	late      []backfill.Key                 // tasks that did not start in time
+	missing   []backfill.Key                 // tasks without a place: they failed or never had one
 
 	movesLeft    int // moves to earlier times that this cycle may still commit
 	requestsLeft int // actions of this cycle that may still serve requests
@@ -42,9 +42,9 @@ type owner struct {
 	deadline  scheduler.Time        // 0 for a project; the project's latest departure for a job that joins
 	accepted  scheduler.Time        // see cachedJob
 	submitted scheduler.Time
-	waiting   int                   // tasks
+	waiting   int                   // number of waiting tasks
 	partial   bool                  // requested, and not all of its tasks have a place yet
-	occupied  []backfill.Occupation // requested: by its running tasks, see occupyForRequests
+	occupied  []backfill.Occupation // requested: the claims of its running tasks, see occupyForRequests
 }
 
 // stages yields the stages of all jobs of an owner.
@@ -60,7 +60,7 @@ func (o *owner) stages(yield func(*scheduler.Stage) bool) {
 
 var (
 	errUnknownEnd   = errors.New("completion time unknown")        // refuses a request without a computable end
-	errTooManyTasks = errors.New("too many tasks for a guarantee") // refuses one that would make the plan too large
+	errTooManyTasks = errors.New("too many tasks for a guarantee") // refuses a request that would make the plan too large
 )
 
 // exceedsCaps reports whether one task of a job, or all its waiting tasks together, would exceed a cap: then its
@@ -89,8 +89,8 @@ func (b *plan) exceedsCaps(j *scheduler.Job) bool {
 	return false
 }
 
-// repair plans again what was lost, what no longer fits and what could not start in time, and records whose guarantee
-// that violates. What the budget does not suffice for is left to the next cycle.
+// repair plans again the tasks that were lost, no longer fit or did not start in time, and records
+// the guarantees that this violates. What exceeds the budget is left to the next cycle.
 func (b *plan) repair() {
 	now := b.c.now
 	b.planner.SetBudget(b.restoreSteps)
@@ -105,14 +105,14 @@ func (b *plan) repair() {
 		cause = backfill.CauseOverrun
 	}
 	b.recordViolations(b.planner.Repair(now, cause))
-	if b.planner.StepsLeft() <= 0 { // what is left stays lost, late or without a place until the next cycle
+	if b.planner.StepsLeft() <= 0 { // the rest stays lost, late or without a place until the next cycle
 		b.survey.deferred, b.survey.replanLeft = true, true
 	}
 	b.planner.SetBudget(math.MaxInt)
 }
 
-// collectLost collects the nodes that are lost and on which something is planned. Others that are gone, for good maybe,
-// count for nothing.
+// collectLost collects the lost nodes with planned reservations. Other lost nodes, perhaps lost for
+// good, are ignored.
 func (b *plan) collectLost() {
 	for _, n := range b.c.s.Nodes() {
 		if !b.c.s.Cluster().Plannable(n) && slices.ContainsFunc(b.c.s.Reservations().On(n.Spec.ID), isPlanned) {
@@ -141,9 +141,9 @@ func (b *plan) recordViolations(list []backfill.Violation) {
 	}
 }
 
-// occupyForRequests takes what tasks of the owners that request a guarantee occupy until their expected ends, beyond
-// the memory that stays anyway: they give way now, and no longer once the guarantee is made. A part of what is planned
-// for others before may lie there; it is not planned again.
+// occupyForRequests takes the claims of running tasks of owners that request a guarantee, until their
+// expected ends, beyond memory that stays anyway: these tasks give way now, but not once the guarantee
+// is made. The claims may overlap reservations planned for others earlier, which are not planned again.
 func (b *plan) occupyForRequests() {
 	s := b.c.s
 	for _, o := range b.owners {
@@ -160,7 +160,7 @@ func (b *plan) occupyForRequests() {
 	}
 }
 
-// occupyFor takes what an attempt of an owner occupies, see occupyForRequests.
+// occupyFor takes the claim of an attempt of an owner, see occupyForRequests.
 func (b *plan) occupyFor(o *owner, a *scheduler.Attempt) {
 	s, j, now := b.c.s, o.jobs[0], b.c.now
 	c := b.c.assumptions.wholeClaim(s, a, true, now)
@@ -176,14 +176,14 @@ func (b *plan) occupyFor(o *owner, a *scheduler.Attempt) {
 	o.occupied = append(o.occupied, b.planner.Occupy(at, c.End, scheduler.NodeNeed(need.Resources, need.Disk), b.account(j), b.timeline.CapsOf(j.Spec.Tenant)))
 }
 
-// planRequests plans the owners that request a guarantee in order of submission, as many as the cycle has actions and
-// the budget for, and the State takes reservations of. One that needs more than one cycle, or reservations that others
-// have, has no guarantee until its last task has a place. An owner that is refused gets a refusal, with the earliest
-// departure that could be guaranteed.
+// planRequests plans the owners that request a guarantee in order of submission, as many as the
+// cycle's actions, the budget and the State's free reservations allow. An owner that needs more
+// than one cycle, or reservations that others have, gets its guarantee when its last task has a
+// place. A refused owner gets the earliest departure that could be guaranteed.
 func (b *plan) planRequests() {
 	b.requestsLeft = b.c.actionsLeft/2 + 1
 	actions, work, reservable := 0, b.planWork, b.c.s.Reservations().Left()
-	if b.survey.replanLeft { // first what was lost; the budget is for both
+	if b.survey.replanLeft { // lost tasks first; the budget is for both
 		work /= 4
 	}
 	for _, o := range b.owners {
@@ -210,7 +210,7 @@ func (b *plan) planRequests() {
 	}
 }
 
-// takeOut takes an owner that is refused out of the plan. Its tasks go on giving way.
+// takeOut removes a refused owner from the plan. Its tasks continue to give way.
 func (b *plan) takeOut(o *owner) {
 	for _, x := range o.occupied {
 		b.planner.Vacate(x)
@@ -222,8 +222,8 @@ func (b *plan) takeOut(o *owner) {
 	}
 }
 
-// countUnreserved returns how many planned tasks of an owner the State has no such reservation for: an owner whose
-// request did not fit into a cycle has its first ones.
+// countUnreserved returns how many planned tasks of an owner lack their reservation in the State:
+// an owner whose request did not fit into one cycle has its first ones.
 func (b *plan) countUnreserved(o *owner) (n int) {
 	b.planner.ScanOf(o.id, func(x *backfill.PlannedTask) {
 		if x.Spot.Bin >= 0 && (!x.Kept || x.Spot != x.KeptAt) {
@@ -233,9 +233,9 @@ func (b *plan) countUnreserved(o *owner) (n int) {
 	return n
 }
 
-// planOwner plans one owner, most of its tasks at most, within a budget of work. It returns what is left of it, and
-// done if all tasks have a place. A guarantee needs a known end: a project's jobs need bounds, a deadline job's stages
-// need bounds or predictions. A job beyond a cap, or with a stage of more tasks than may run at once, has none.
+// planOwner plans at most most tasks of one owner, within a budget of work. It returns the rest of the budget, and done
+// if all tasks have a place. A guarantee needs a known end: a project's jobs need bounds, a deadline job's stages need
+// bounds or predictions. A job beyond a cap, or with a stage of more tasks than may run at once, has no known end.
 func (b *plan) planOwner(o *owner, most, work int) (q backfill.Guarantee, left int, done bool, err error) {
 	if o.waiting > b.tasksLeft {
 		return q, work, false, errTooManyTasks
@@ -252,19 +252,19 @@ func (b *plan) planOwner(o *owner, most, work int) (q backfill.Guarantee, left i
 	return q, left, err == nil, err
 }
 
-// leadOf returns how long after now the first of so many tasks of a request is planned at the earliest. If many cycles
-// plan them, they would else be due, and late, before the last of them has a place; they would also all be due at once.
+// leadOf returns how long after now the first of a request's tasks may be planned. If planning takes many cycles, the
+// tasks would otherwise be due, and late, before the last of them has a place; they would also all be due at once.
 func leadOf(tasks int) time.Duration { return time.Duration(tasks/tasksPerCycle) * cycleLead }
 
-// tasksPerCycle is how many tasks of a request a cycle usually plans, and starts. cycleLead is how long such a cycle
-// takes at most.
+// tasksPerCycle is how many tasks of a request a cycle usually plans, and starts. cycleLead is the
+// maximum duration of such a cycle.
 const (
 	tasksPerCycle = 400
 	cycleLead     = 50 * time.Millisecond
 )
 
-// hasUnknownEnd reports whether the end of an owner cannot be computed. It cannot while a task that started before its
-// request was planned runs past its bound: that would violate the guarantee at once.
+// hasUnknownEnd reports whether the end of an owner cannot be computed. That is so while a task that
+// started before its request was planned runs past its bound, which would violate the guarantee at once.
 func (b *plan) hasUnknownEnd(o *owner) bool {
 	for _, j := range o.jobs {
 		if b.exceedsCaps(j) || b.jobs.overrunTime(j) <= b.c.now {
@@ -279,7 +279,7 @@ func (b *plan) hasUnknownEnd(o *owner) bool {
 	return false
 }
 
-// completeGuarantee adds what the planner does not know of an owner to its guarantee: what runs and what is due.
+// completeGuarantee adds to an owner's guarantee what the planner does not know: its running and due tasks.
 func (b *plan) completeGuarantee(o *owner, q backfill.Guarantee) (backfill.Guarantee, error) {
 	for _, j := range o.jobs {
 		for _, r := range j.Reservations() {
@@ -303,8 +303,8 @@ func (b *plan) completeGuarantee(o *owner, q backfill.Guarantee) (backfill.Guara
 	return q, nil
 }
 
-// canBeServedNow reports whether a planned reservation is due on a node that can serve it to its end: its task is not
-// planned again.
+// canBeServedNow reports whether a planned reservation is due on a node that can serve it to its
+// end; its task is then not planned again.
 func (b *plan) canBeServedNow(r *scheduler.Reservation) bool {
 	return isPlanned(r) && r.Start <= b.c.now && b.c.s.Node(r.Node).Schedulable() && b.c.canStayOn(r)
 }

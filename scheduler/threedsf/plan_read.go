@@ -8,9 +8,9 @@ import (
 	"github.com/drover-run/drover/scheduler/backfill"
 )
 
-// readPlan reads the plan from the State: its reservations and what attempts are assumed to occupy are in the State's
-// timeline already; the planner learns which tasks may move, and what is reserved for none of them is taken out while
-// it plans. O(nodes + jobs + reservations).
+// readPlan reads the plan from the State. Its reservations and the claims of attempts are in the
+// State's timeline already. The planner learns which tasks may move, and other reservations are
+// taken out while it plans. O(nodes + jobs + reservations).
 func (p *planning) readPlan() *plan {
 	t := p.c.s.Timeline(p.c.assumptions, p.c.now)
 	if p.planner == nil {
@@ -22,7 +22,7 @@ func (p *planning) readPlan() *plan {
 	b.tasks = b.tasks[:0]
 	b.needs.Reset()
 	b.collectLost()
-	p.planner.SpareLast(p.c.s.Nodes(), p.c.cfg.Guarantees.SpareNodes-len(b.lost)) // what is planned on those needs as many
+	p.planner.SpareLast(p.c.s.Nodes(), p.c.cfg.Guarantees.SpareNodes-len(b.lost)) // the plans of the lost nodes need as many nodes
 	b.collectOwners()
 	b.syncAccounts()
 	for _, o := range b.owners {
@@ -34,11 +34,11 @@ func (p *planning) readPlan() *plan {
 	return b
 }
 
-// collectOwners collects the jobs and projects that have or request a guarantee, in order of submission. The
-// reservations of all others are taken out.
+// collectOwners collects the jobs and projects that have or request a guarantee, in order of
+// submission. It takes out the reservations of all others.
 func (b *plan) collectOwners() {
 	projects := map[scheduler.ProjectID]*owner{}
-	owners, jobs := make([]owner, 0, len(b.jobs.jobs)), make([]*scheduler.Job, 0, len(b.jobs.jobs)) // in one piece
+	owners, jobs := make([]owner, 0, len(b.jobs.jobs)), make([]*scheduler.Job, 0, len(b.jobs.jobs)) // allocated at once
 	for i := range b.jobs.jobs {
 		x := &b.jobs.jobs[i]
 		j := x.job
@@ -71,8 +71,8 @@ func (b *plan) collectOwners() {
 	b.deferRequests()
 }
 
-// deferRequests counts the waiting tasks of the owners, and leaves to later cycles the requests beyond requestBatch.
-// What is reserved for them stays in the timeline.
+// deferRequests counts the waiting tasks of the owners, and leaves requests beyond requestBatch to
+// later cycles. Their reservations stay in the timeline.
 func (b *plan) deferRequests() {
 	b.tasksLeft = maxPlannedTasks
 	for _, o := range b.owners {
@@ -85,7 +85,7 @@ func (b *plan) deferRequests() {
 	}
 	requested := 0
 	b.owners = slices.DeleteFunc(b.owners, func(o *owner) bool {
-		if !o.requested || o.waiting > b.tasksLeft { // those are refused unread
+		if !o.requested || o.waiting > b.tasksLeft { // those beyond tasksLeft are refused unread
 			return false
 		}
 		if requested > 0 && requested+o.waiting > requestBatch {
@@ -97,7 +97,7 @@ func (b *plan) deferRequests() {
 	})
 }
 
-// account returns the account in the timeline of the tenant that the guarantees of a job are charged to.
+// account returns the timeline account of the tenant that a job's guarantees are charged to.
 func (b *plan) account(j *scheduler.Job) int32 {
 	return int32(b.c.s.Reservations().GuaranteeTenant(j)) + 1
 }
@@ -130,7 +130,7 @@ func (b *plan) restoreOwner(o *owner) {
 	default:
 		o.guarantee = backfill.GuaranteeOf(b.c.s, o.id)
 	}
-	b.existing, b.tasks = slices.Grow(b.existing[:0], o.waiting), slices.Grow(b.tasks, o.waiting) // of very many, growing by and by copies them several times
+	b.existing, b.tasks = slices.Grow(b.existing[:0], o.waiting), slices.Grow(b.tasks, o.waiting) // at once: to grow very long lists step by step copies them several times
 	for g := range o.stages {
 		b.restoreStage(o, g, &in)
 	}
@@ -152,8 +152,8 @@ func earliestDeadline(jobs []*scheduler.Job) (at scheduler.Time) {
 	return at
 }
 
-// restoreStage adds the waiting tasks of a stage to a project, and describes them in b.existing. Those that are due
-// keep their place: they are not planned again.
+// restoreStage adds the waiting tasks of a stage to a project, and lists their places in
+// b.existing. Due tasks keep their place: they are not planned again.
 func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) {
 	reserved := b.indexReservations(g)
 	if g.Pending == 0 {
@@ -161,7 +161,7 @@ func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) 
 	}
 	duration := b.taskDuration(g)
 	if duration <= 0 {
-		duration = overrunExtension // unknown: the owner will be refused, or has a guarantee made elsewhere
+		duration = overrunExtension // unknown: the owner will be refused, or its guarantee was made elsewhere
 	}
 	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: b.needs.NeedOf(g.Spec.Demand, g.Spec.Disk), Bound: duration, NotBefore: b.earliestStart(g),
 		Caps: b.timeline.CapsOf(g.Job.Spec.Tenant)}
@@ -198,8 +198,8 @@ func (b *plan) restoreStage(o *owner, g *scheduler.Stage, in *backfill.Project) 
 	}
 }
 
-// indexReservations returns the planned reservations of a stage by task, and withdraws those of tasks that do not wait.
-// The result is valid until the next call.
+// indexReservations returns the planned reservations of a stage by task, and withdraws those of
+// tasks that do not wait. The result is valid until the next call.
 func (b *plan) indexReservations(g *scheduler.Stage) []*scheduler.Reservation {
 	b.byTask = slices.Grow(b.byTask[:0], int(g.Spec.Tasks))[:g.Spec.Tasks]
 	clear(b.byTask)
@@ -247,8 +247,8 @@ func (b *plan) earliestStart(g *scheduler.Stage) scheduler.Time {
 	return at
 }
 
-// syncAccounts sets what the guarantees of each tenant may take: its share of the cluster, but at least one task of
-// each size that it requests. Caps are in the timeline.
+// syncAccounts sets how much the guarantees of each tenant may take: its share of the cluster, but
+// at least one task of each size that it requests. Caps are in the timeline.
 func (b *plan) syncAccounts() {
 	s := b.c.s
 	shares := b.guaranteeShares()
@@ -271,7 +271,7 @@ func (b *plan) syncAccounts() {
 	}
 }
 
-// mostReplanned returns how many late or lost tasks a decision plans again on so many nodes.
+// mostReplanned returns how many late or lost tasks a decision plans again in a cluster of this many nodes.
 func mostReplanned(nodes int) int {
 	return min(replanBatch, max(minReplanBatch, replanNodes/max(1, nodes)))
 }

@@ -21,9 +21,9 @@ type planning struct {
 	compressBatch int // defaultCompressBatch unless a test sets it
 	planWork      int // defaultPlanWork unless a test sets it
 	restoreSteps  int // defaultRestoreSteps unless a test sets it
-	planned, read int // in this decision: units of backfill.Planner.CompleteSome, and waiting tasks that the planner was given
+	planned, read int // in this decision: units of backfill.Planner.CompleteSome, and waiting tasks passed to the planner
 
-	// Memory that each plan uses again.
+	// Buffers that each plan reuses.
 	requests []backfill.Request
 	existing []backfill.Existing // of the tasks in requests
 	tasks    []int32
@@ -31,19 +31,19 @@ type planning struct {
 	byTask   []*scheduler.Reservation
 }
 
-// A plan is bounded by counted work, never by time, so that a decision depends on the State alone.
+// Counted work, never time, bounds a plan, so that a decision depends on the State alone.
 const (
-	// maxPlannedTasks is how many waiting tasks may have a guarantee, all owners together: each plan reads them all.
+	// maxPlannedTasks is how many waiting tasks may have a guarantee, over all owners: each plan reads them all.
 	maxPlannedTasks = 1 << 15
-	// requestBatch is how many waiting tasks of requests one cycle reads, if those of the first request are fewer.
+	// requestBatch is how many waiting tasks of requests one cycle reads; a larger first request is read whole.
 	requestBatch = 1 << 12
-	// replanBatch is how many late or lost tasks a cycle plans again: fewer where each may look at more nodes,
-	// replanNodes all together, but minReplanBatch at least.
+	// replanBatch is how many late or lost tasks a cycle plans again; fewer in large clusters, so
+	// that they examine at most replanNodes nodes together, but at least minReplanBatch.
 	replanBatch    = 1 << 10
 	replanNodes    = 1 << 20
 	minReplanBatch = 64
-	// defaultPlanWork is the budget of one cycle for requests, in the units of backfill.Planner.CompleteSome;
-	// defaultRestoreSteps that for what was late or lost, in those of backfill.Planner.SetBudget.
+	// defaultPlanWork is the budget of one cycle for requests, in units of backfill.Planner.CompleteSome;
+	// defaultRestoreSteps is that for late or lost tasks, in units of backfill.Planner.SetBudget.
 	defaultPlanWork     = 1 << 20
 	defaultRestoreSteps = 100_000
 	// defaultCompressBatch is how many pieces of work one cycle of a compression visits.
@@ -51,7 +51,7 @@ const (
 )
 
 // planGuarantees repairs and compresses the plan, decides on requests and commits the result to the State. O(jobs +
-// nodes + reservations) where something has to be planned, plus O(nodes) at worst for the place of each new task.
+// nodes + reservations) if something must be planned, plus at worst O(nodes) for the place of each new task.
 func (p *planning) planGuarantees() {
 	q := p.survey
 	q.begin()
@@ -111,8 +111,8 @@ func (p *planning) guaranteeShares() []float64 {
 	return out
 }
 
-// taskDuration returns for how long a task of a stage is given capacity: its bound, else its predicted run time, plus
-// the margin; 0 if neither is known.
+// taskDuration returns how long capacity is reserved for a task of a stage: its bound, else its
+// predicted run time, plus the margin; 0 if neither is known.
 func (p *planning) taskDuration(g *scheduler.Stage) time.Duration {
 	d := g.Bound()
 	if d <= 0 {

@@ -5,8 +5,8 @@ import (
 	"github.com/drover-run/drover/scheduler/deadline"
 )
 
-// Policy is 3DSF, or a single scheduler made of some of its modules. It is not safe for concurrent use. It owns its
-// parts and says in which order they act; each part owns what it changes, and knows only those that it uses.
+// Policy is 3DSF, or a single scheduler made of some of its modules. It is not safe for concurrent use. It owns
+// its parts and calls them in order; each part owns what it changes, and knows only the parts that it uses.
 type Policy struct {
 	cfg         Config
 	seenStamp   scheduler.Stamp
@@ -16,13 +16,13 @@ type Policy struct {
 	cycle  cycle
 	shares shares
 
-	// What is known of jobs and guarantees.
+	// Facts about jobs and guarantees.
 	jobs     jobCache
 	survey   guaranteeSurvey
 	obsolete obsoleteReservations
 	planning planning
 
-	// Which nodes are free for whom.
+	// Which nodes are free for which task.
 	placed       exchangeIndex
 	reservations preemptReservations
 	nodes        reservedNodes
@@ -107,8 +107,8 @@ func (p *Policy) SetReasonsWanted(wanted bool) {
 	p.omitReasons, p.idleAtStamp, p.explainer.round = !wanted, false, scheduler.WaitingRound{}
 }
 
-// Decide returns the actions for this cycle, limit at most. It costs O(1) and does not allocate if nothing changed,
-// else O(tenants + ready stages + placements x (log tenants + replicas)).
+// Decide returns at most limit actions for this cycle. It costs O(1) and does not allocate if
+// nothing changed, else O(tenants + ready stages + placements x (log tenants + replicas)).
 func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, limit int) scheduler.Decision {
 	if p.idleAtStamp && p.seenStamp == s.Stamp() &&
 		(now == p.cycle.now || (now > p.cycle.now && len(p.deadlines.jobs) == 0 && (p.cycle.wake == 0 || now < p.cycle.wake))) && limit > 0 {
@@ -120,7 +120,7 @@ func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, limit int) sched
 	for n := 0; p.runPass() && n < maxPasses; n++ {
 	}
 	if p.survey.deferred && (len(p.cycle.actions) > 0 || len(p.cycle.states) > 0) {
-		p.cycle.wakeAt(now + 1) // what the decision changed may be what the rest of the plan waits for
+		p.cycle.wakeAt(now + 1) // the rest of the plan may wait for changes of this decision
 	}
 	p.survey.recordCompressState()
 	p.queues.recordStates()
@@ -135,8 +135,8 @@ func (p *Policy) Decide(s *scheduler.State, now scheduler.Time, limit int) sched
 // maxPasses bounds the passes of one decision; two or three are usual.
 const maxPasses = 64
 
-// runPass goes through all lanes once, on the State as this decision has changed it so far, and reports whether another
-// pass may find more. A finished decision is therefore one to which a new cycle would add nothing.
+// runPass goes through all lanes once, on the State as this decision has changed it so far, and reports
+// whether another pass may find more. So a new cycle would add nothing to a finished decision.
 func (p *Policy) runPass() bool {
 	p.beginPass()
 	before := p.cycle.changeCount
@@ -150,14 +150,14 @@ func (p *Policy) runPass() bool {
 	}
 	p.suspended.serve()
 	p.overdue.serve()
-	if p.cycle.actionsLeft > 0 || p.cfg.LASMQ != nil { // LAS_MQ needs its heads in every cycle
+	if p.cycle.actionsLeft > 0 || p.cfg.LASMQ != nil { // LAS_MQ needs its queue heads in every cycle
 		p.tenants.initHeads()
 		p.tenants.serveTenants()
 		p.tenants.wakeForOrder()
 	}
 	p.waits.record()
 	p.obsolete.drop(p.cycle.actionsLeft)
-	p.cycle.wakeAt(p.guarantees.caps.retryAt) // before the explainer asks too
+	p.cycle.wakeAt(p.guarantees.caps.retryAt) // before the explainer's checks change it
 	return p.cycle.changeCount != before && p.cycle.actionsLeft > 0 &&
 		(p.cycle.nonPlacement || p.open.hasReservations() || len(p.nodes.nodes) > 0 || p.waits.waiting > 0 || p.suspended.anySuspended || p.deadlines.hasWaitingJob())
 }
@@ -168,7 +168,7 @@ func (p *Policy) begin(s *scheduler.State, now scheduler.Time, limit int) {
 	p.cycle.begin(s, now, limit)
 	p.planning.planned, p.planning.read, p.tenants.restarts = 0, 0, 0
 	p.open.shrinkOnly = false
-	p.others.seen = scheduler.Stamp{} // the decision changes what is known of caps as it tries
+	p.others.seen = scheduler.Stamp{} // the decision's tries change the use of caps
 	p.placed.begin(len(s.Nodes()))
 	p.overdue.begin()
 }

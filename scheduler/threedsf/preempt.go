@@ -5,7 +5,7 @@ import (
 	"github.com/drover-run/drover/scheduler/deadline"
 )
 
-// preemption frees capacity by preempting tasks, and reserves it for whom it is freed.
+// preemption frees capacity by preempting tasks, and reserves it for the task that needs it.
 type preemption struct {
 	c            *cycle
 	reservations *preemptReservations
@@ -23,8 +23,8 @@ func (p *preemption) init(open *openNodes) {
 	}
 }
 
-// isProtected reports whether a job is not preempted. One whose deadline is accepted without a guarantee, or with one
-// that is violated, gives way to a guarantee that is due.
+// isProtected reports whether a job must not be preempted. A job whose deadline is accepted without
+// a guarantee, or whose guarantee is violated, gives way to a guarantee that is due.
 func (p *preemption) isProtected(j *scheduler.Job) bool {
 	return p.c.hasProjectGuarantee(j) || (p.c.inLane(j) && (!p.preemptor.ForDueReservation || (j.IsDeadlineGuaranteed() && !p.c.s.Reservations().IsViolated(j))))
 }
@@ -37,7 +37,7 @@ func (p *preemption) victimsForDue(g *scheduler.Stage, node scheduler.NodeID) (d
 	return p.preemptor.FindVictimsOn(p.c.s, g, node, p.c.now)
 }
 
-// capVictimsForDue finds victims for a task whose reservation on a node is due and which the caps of its tenants stop.
+// capVictimsForDue finds victims for a task that is due on a node but that its tenants' caps stop.
 func (p *preemption) capVictimsForDue(g *scheduler.Stage, node scheduler.NodeID) ([]deadline.Victim, bool) {
 	p.preemptor.ForDueReservation = true
 	defer func() { p.preemptor.ForDueReservation = false }()
@@ -45,11 +45,11 @@ func (p *preemption) capVictimsForDue(g *scheduler.Stage, node scheduler.NodeID)
 	return p.preemptor.FindCapVictims(p.c.s, g, node, awaited, p.c.now)
 }
 
-// apply preempts the plan's victims and reserves the capacity for a task of the stage until end. It returns false if
-// the cycle has no actions left, and the next one then continues; or preempts nobody if no reservation is left.
+// apply preempts the plan's victims and reserves the capacity for a task of the stage until end. It returns false
+// if the cycle's actions do not suffice, and the next cycle continues. Without a free reservation it preempts none.
 func (p *preemption) apply(g *scheduler.Stage, plan deadline.PreemptionPlan, end scheduler.Time) bool {
 	if len(plan.Victims) == 0 && !plan.AwaitsStart && p.c.s.Node(plan.Node).Releasing.IsZero() {
-		return false // the task fits already: something other than capacity is in the way
+		return false // the task fits already: something other than capacity stops it
 	}
 	if !p.reservations.areLeft() {
 		return false

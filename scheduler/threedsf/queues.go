@@ -11,8 +11,8 @@ func deficitKey(group, queue int) scheduler.PolicyStateKey {
 	return scheduler.PolicyStateKey{Kind: scheduler.DeficitState, Tenant: t, Slot: int32(class)<<8 | int32(queue)}
 }
 
-// queues are the regular jobs in LAS_MQ queues: those of each tenant and priority have queues of their own. The queue
-// of each demoted job (QueueState) and the deficits of backlogged queues (DeficitState, by tenant) are policy states.
+// queues are the regular jobs in LAS_MQ queues, separate for each tenant and priority. The queue of each
+// demoted job (QueueState) and the deficits of backlogged queues (DeficitState, by tenant) are policy states.
 type queues struct {
 	c     *cycle
 	index *lasmq.Index // nil without Config.LASMQ
@@ -54,17 +54,17 @@ func (l *queues) of(t scheduler.TenantID, class uint8) *lasmq.Queues {
 	return l.index.Queues(queueGroup(t, class))
 }
 
-// areUsed reports whether a class of a tenant is ordered by queues: two or more of its jobs had ready work at the last
-// sync.
+// areUsed reports whether queues order a class of a tenant: two or more of its jobs had ready work
+// at the last sync.
 func (l *queues) areUsed(t scheduler.TenantID, class uint8) bool {
 	return l.c.cfg.LASMQ != nil && class <= classLow && l.index.Contended(queueGroup(t, class))
 }
 
-// mayBeUnread reports whether a job may be in no queue yet, since very many jobs are read in several decisions.
+// mayBeUnread reports whether a job may be in no queue yet, since very many jobs are read over several decisions.
 func (l *queues) mayBeUnread(j *scheduler.Job) bool { return l.index != nil && l.index.IsUnread(j) }
 
-// recordStates records what the next cycle must know: who was demoted, and the deficits of queues with ready work left.
-// O(changes x log jobs + changed tenants x queues).
+// recordStates records for the next cycle which jobs were demoted, and the deficits of queues with
+// ready work left. O(changes x log jobs + changed tenants x queues).
 func (l *queues) recordStates() {
 	if l.c.cfg.LASMQ == nil {
 		return

@@ -6,8 +6,8 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// preemptReservations are the reservations of capacity that preemption frees. They stand in the State; this is their
-// list at the begin of a pass, and how many there are.
+// preemptReservations are the reservations of capacity that preemption frees. The State holds them;
+// this has their list at the beginning of a pass, and their number.
 type preemptReservations struct {
 	c      *cycle
 	placed *exchangeIndex
@@ -15,7 +15,7 @@ type preemptReservations struct {
 	total  int
 }
 
-// refresh lists all preemption reservations, also those whose end has passed.
+// refresh lists all preemption reservations, including those whose end has passed.
 func (x *preemptReservations) refresh() {
 	x.list = x.list[:0]
 	for _, r := range x.c.s.Reservations().Unguaranteed() {
@@ -26,10 +26,10 @@ func (x *preemptReservations) refresh() {
 	x.total = len(x.list)
 }
 
-// areLeft reports whether the State takes one more reservation.
+// areLeft reports whether the State accepts one more reservation.
 func (x *preemptReservations) areLeft() bool { return x.c.s.Reservations().Left() > 0 }
 
-// reserve reserves capacity on a node until end, for a task of the stage, -1 for any. The caller has asked areLeft.
+// reserve reserves capacity on a node until end for a task of the stage, -1 for any. The caller must check areLeft first.
 func (x *preemptReservations) reserve(g *scheduler.Stage, task int32, node scheduler.NodeID, d scheduler.Resources, space int64, end scheduler.Time) {
 	x.c.apply(scheduler.Action{Kind: scheduler.ActReserve, Reservation: scheduler.Reservation{ID: x.c.s.Reservations().NextID(), Kind: scheduler.ReservePreempt,
 		Job: g.Job.Spec.ID, Stage: g.Index, Task: task, Node: node, Demand: d, Disk: space, Start: x.c.now, End: end}})
@@ -85,7 +85,7 @@ func pickTaskFor(g *scheduler.Stage, node scheduler.NodeID) int32 {
 	return g.NextPending(0)
 }
 
-// isForNewTask reports whether a reservation is of capacity that preemption frees for any new task of a stage.
+// isForNewTask reports whether a reservation holds capacity freed by preemption for any new task of a stage.
 func isForNewTask(r *scheduler.Reservation, g *scheduler.Stage) bool {
 	return r.Kind == scheduler.ReservePreempt && r.Task < 0 && r.Job == g.Job.Spec.ID && r.Stage == g.Index
 }
@@ -120,14 +120,14 @@ func (x *preemptReservations) isFor(a *scheduler.Attempt) bool {
 	})
 }
 
-// obsoleteReservations drops planned reservations that nothing waits for any more.
+// obsoleteReservations drops planned reservations for which no task waits any more.
 type obsoleteReservations struct {
 	c    *cycle
 	jobs *jobCache
 	ids  []scheduler.ReservationID // scratch
 }
 
-// dropMany is drop if there are many. It leaves two thirds of the cycle's actions to others.
+// dropMany is drop for many. It leaves two thirds of the cycle's actions to others.
 func (o *obsoleteReservations) dropMany() {
 	n := int32(0)
 	for i := range o.jobs.jobs {
@@ -140,8 +140,8 @@ func (o *obsoleteReservations) dropMany() {
 	}
 }
 
-// drop drops planned reservations that nothing waits for any more, limit at most: their task runs or is done, or their
-// job left its lane. A task that started before its reservation so releases it for others.
+// drop drops at most limit planned reservations for which no task waits any more: their task runs or is
+// done, or their job left its lane. So a task that starts before its reservation releases it for others.
 func (o *obsoleteReservations) drop(limit int) {
 	if limit <= 0 || len(o.c.s.Reservations().All()) == 0 {
 		return
@@ -164,7 +164,7 @@ func (o *obsoleteReservations) drop(limit int) {
 	}
 }
 
-// isObsolete reports whether nothing waits for a planned reservation any more. A suspended attempt resumes in it.
+// isObsolete reports whether no task waits for a planned reservation. A suspended attempt resumes in its own.
 func (o *obsoleteReservations) isObsolete(r *scheduler.Reservation) bool {
 	g := o.c.s.Stage(r.StageID())
 	return g == nil || (!g.IsPending(r.Task) && suspendedAttempt(o.c.s, g, r.Task, scheduler.NoNode) == nil) || g.Job.Phase != scheduler.JobActive ||

@@ -7,12 +7,12 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// Config.ReserveNodes: the next task, if it fits nowhere, reserves the node that lacks least, as in YARN's schedulers.
-// Otherwise a large task would be passed over for ever while small ones arrive. Reservations are not remembered: each
-// pass makes them anew, in the order of service.
+// Config.ReserveNodes: if the next task fits nowhere, it reserves the node that lacks least, as in
+// YARN's schedulers. Otherwise small tasks that keep arriving would pass a large task for ever.
+// Each pass makes these reservations again, in the order of service.
 
-// A pass reserves one node in sixteen, at least minReservedNodes and at most maxReservedNodes. For one task it scans
-// maxNodesScanned nodes, starting at one that depends on its job; it does so for maxAttempted stages.
+// A pass reserves one node in sixteen, at least minReservedNodes and at most maxReservedNodes. For one task it
+// scans maxNodesScanned nodes, from a start that depends on its job, and it scans for at most maxAttempted stages.
 const (
 	minReservedNodes = 4
 	maxReservedNodes = 64
@@ -24,7 +24,7 @@ const (
 type reservedNodes struct {
 	c         *cycle
 	stageOn   []*scheduler.Stage // by node, nil for none
-	freeAt    []scheduler.Time   // by reserved node: when it should be free, Never if unknown
+	freeAt    []scheduler.Time   // by reserved node: its expected time free, Never if unknown
 	nodes     []scheduler.NodeID // the reserved nodes
 	attempted map[*scheduler.Stage]bool
 
@@ -56,7 +56,7 @@ func (k *reservedNodes) isLimitReached() bool {
 	return len(k.attempted) >= maxAttempted || len(k.nodes) >= min(max(len(k.c.s.Nodes())/16, minReservedNodes), maxReservedNodes)
 }
 
-// reserve reserves a node for each startable task of a stage, while nodes may be reserved.
+// reserve reserves a node for each startable task of a stage, until isLimitReached.
 func (k *reservedNodes) reserve(g *scheduler.Stage) {
 	if k.attempted == nil {
 		k.attempted = map[*scheduler.Stage]bool{}
@@ -67,17 +67,17 @@ func (k *reservedNodes) reserve(g *scheduler.Stage) {
 	}
 }
 
-// reserveForOne reserves a node for one task of a stage, and reports whether there is one. The stage may reserve nodes
-// for others of its tasks when it is next.
+// reserveForOne reserves a node for one task of a stage, and reports whether it could. The stage
+// may reserve nodes for its other tasks when it is next.
 func (k *reservedNodes) reserveForOne(g *scheduler.Stage) bool {
 	k.findCandidates(g)
 	return k.reserveBest(g)
 }
 
-// findCandidates lists the nodes that a task of a stage could reserve: of maxNodesScanned those that are not reserved,
-// could hold it when empty, and that its job does not avoid. If some job has a bound, it finds out when they become
-// free: what starts behind a reservation does not delay it, so the next cycle reserves the same node.
-// O(maxNodesScanned), then times the attempts on a node.
+// findCandidates lists the nodes that a task of a stage could reserve: of maxNodesScanned those that
+// are not reserved, are large enough when empty and are not avoided by its job. If some job has a
+// bound, it computes when they become free: a task that starts behind a reservation does not delay it,
+// so the next cycle reserves the same node. O(maxNodesScanned), then times the attempts on a node.
 func (k *reservedNodes) findCandidates(g *scheduler.Stage) {
 	bounded := k.findBoundedJob() != nil
 	k.candidates = k.candidates[:0]
@@ -118,8 +118,8 @@ func (k *reservedNodes) reserveBest(g *scheduler.Stage) bool {
 	return true
 }
 
-// takeBest takes the best candidate, false if none is left: the node that becomes free soonest; ties, also of unknown
-// times, go to the one that lacks least, then to the first scanned. O(candidates).
+// takeBest takes the best candidate, false if none is left: the node that is free soonest; ties,
+// also of unknown times, go to the node that lacks least, then to the first scanned. O(candidates).
 func (k *reservedNodes) takeBest() (c nodeCandidate, ok bool) {
 	best := 0
 	for i := range k.candidates {
@@ -160,7 +160,7 @@ func (k *reservedNodes) reservingStage(g *scheduler.Stage) *scheduler.Stage {
 	return nil
 }
 
-// expectedDeparture is when an attempt on a node should have ended by its bound.
+// expectedDeparture is when an attempt on a node should end by its bound.
 type expectedDeparture struct {
 	end     scheduler.Time
 	attempt *scheduler.Attempt
@@ -178,19 +178,19 @@ func (n *nodeCandidate) isBetterThan(other *nodeCandidate) bool {
 	return n.freeAt < other.freeAt || n.freeAt == other.freeAt && n.nearness > other.nearness
 }
 
-// freeFractions keeps Node.FreeFraction of the tasks of the last few demands for all nodes: in a full cluster the same
-// demands are compared with the same nodes in each cycle, and few nodes have changed since.
+// freeFractions caches Node.FreeFraction of all nodes for the last few demands: in a full cluster
+// each cycle compares the same demands with the same nodes, of which few have changed.
 type freeFractions struct {
 	state  *scheduler.State
 	kept   [4]demandFractions
 	oldest int // index in kept
 }
 
-// demandFractions keeps Node.FreeFraction of one demand and disk space.
+// demandFractions caches Node.FreeFraction of one demand and disk space.
 type demandFractions struct {
 	demand scheduler.Resources
 	space  int64
-	// generation is above 0 and increases when demand or space change: what was kept before is then void.
+	// generation is above 0 and increases when demand or space change, which makes older entries invalid.
 	generation uint64
 	nodes      []nodeFraction
 }
@@ -201,7 +201,7 @@ type nodeFraction struct {
 	free                float64
 }
 
-// of returns what is kept for the tasks of a stage. It is valid until the next call.
+// of returns the cached fractions for the tasks of a stage. The result is valid until the next call.
 func (f *freeFractions) of(s *scheduler.State, g *scheduler.Stage) *demandFractions {
 	if f.state != s {
 		*f = freeFractions{state: s}
@@ -233,12 +233,12 @@ func (k *demandFractions) on(c *scheduler.Cluster, nodes []*scheduler.Node, id s
 	return n.free
 }
 
-// Behind a task with a reserved node (Config.ReserveNodes) other tasks may start there if they do not delay it by the
-// bounds of what runs: EASY backfilling (Lifka) on one node. Either their bound ends before the node is free for that
-// task, or they fit beside it. Without bounds nothing starts there.
+// Other tasks may start on a node reserved for a task (Config.ReserveNodes) if, by the bounds of what runs, they do
+// not delay it: EASY backfilling (Lifka) on one node. Either their bound ends before the node is free for that
+// task, or they fit beside it. A task without a bound must fit beside it; without any bounds nothing starts there.
 
-// findBoundedJob returns a job that has a bound, nil if none has, and remembers it. O(1) while it has, else O(changes
-// since the last call); O(jobs) after it ended.
+// findBoundedJob returns a job that has a bound, nil if none has, and remembers it. O(1) while that
+// job has it, else O(changes since the last call); O(jobs) after it ended.
 func (k *reservedNodes) findBoundedJob() *scheduler.Job {
 	s := k.c.s
 	known := k.state == s
@@ -264,8 +264,8 @@ func (k *reservedNodes) findBoundedJob() *scheduler.Job {
 	return k.bounded
 }
 
-// capacityAt returns when a node should fit a task of a stage by the bounds of what runs there, or Never. A task past
-// its bound counts as ended at its bound, so the result does not move with time.
+// capacityAt returns when a node should fit a task of a stage by the bounds of its running tasks, or
+// Never. A task past its bound counts as ended at its bound, so the result does not move with time.
 func (k *reservedNodes) capacityAt(n *scheduler.Node, g *scheduler.Stage) scheduler.Time {
 	k.departures = k.departures[:0]
 	if !n.Releasing.IsZero() {
@@ -289,7 +289,7 @@ func (k *reservedNodes) capacityAt(n *scheduler.Node, g *scheduler.Stage) schedu
 	return scheduler.Never
 }
 
-// endByBound returns when an attempt on a node should have ended by its bound, Never if unknown.
+// endByBound returns when an attempt on a node should end by its bound, Never if unknown.
 func (k *reservedNodes) endByBound(n *scheduler.Node, a *scheduler.Attempt) scheduler.Time {
 	g := k.c.s.StageOf(a)
 	if g.Bound() <= 0 || a.Node != n.Spec.ID || a.Level != scheduler.LevelRunning || a.Target != 0 {
@@ -298,8 +298,8 @@ func (k *reservedNodes) endByBound(n *scheduler.Node, a *scheduler.Attempt) sche
 	return overrunsAt(a, g)
 }
 
-// leavesCapacity reports whether d more of a stage (with disk space on disk), for a task that starts, or whose attempt
-// a resumes, does not delay the task that a node is reserved for. O(attempts there).
+// leavesCapacity reports whether d more of a stage (with disk space on disk), for a task that starts or
+// its attempt a that resumes, does not delay the task that a node is reserved for. O(attempts there).
 func (k *reservedNodes) leavesCapacity(n *scheduler.Node, g *scheduler.Stage, d scheduler.Resources, space int64, disk int16, a *scheduler.Attempt) bool {
 	at := k.freeAt[n.Spec.ID]
 	if at == scheduler.Never {

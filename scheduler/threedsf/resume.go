@@ -10,7 +10,7 @@ type suspendedLane struct {
 	open         *openNodes
 	reservations *preemptReservations
 
-	anySuspended   bool                      // at the begin of the pass some attempt was suspended
+	anySuspended   bool                      // some attempt was suspended at the beginning of the pass
 	resumeReserved map[scheduler.NodeID]bool // nodes reserved for a suspended task
 }
 
@@ -18,7 +18,7 @@ type suspendedLane struct {
 func (l *suspendedLane) serve() {
 	attempts := l.c.s.Attempts().Resumable()
 	if l.c.cfg.Migrate {
-		attempts = l.c.s.Attempts().Suspended() // another node may have what their own lacks
+		attempts = l.c.s.Attempts().Suspended() // another node may have the capacity that their own lacks
 	}
 	for a := range attempts {
 		if l.c.actionsLeft <= 0 {
@@ -28,10 +28,10 @@ func (l *suspendedLane) serve() {
 	}
 }
 
-// resumeLongSuspended resumes, ahead of all lanes but P1, tasks suspended for half of MaxSuspended. On each node it
-// reserves capacity for the first that does not fit yet, unless that could not resume with it either; with two such
-// reservations each could block the other for ever. Where nothing runs and the first still does not fit, it is blocked
-// by other suspended tasks, so these may resume despite its reservation.
+// resumeLongSuspended resumes, ahead of all lanes but P1, tasks suspended for half of MaxSuspended. On
+// each node it reserves capacity for the first that does not fit yet, unless that could not resume with
+// it either; two such reservations could block each other for ever. If the first does not fit where
+// nothing runs, other suspended tasks block it, so these may resume despite its reservation.
 func (l *suspendedLane) resumeLongSuspended() {
 	clear(l.resumeReserved)
 	l.anySuspended = false
@@ -39,7 +39,7 @@ func (l *suspendedLane) resumeLongSuspended() {
 		l.anySuspended = true
 		due := a.SuspendedAt.Add(l.c.cfg.MaxSuspended / 2)
 		if l.c.now < due {
-			l.c.wakeAt(due) // the following were suspended later
+			l.c.wakeAt(due) // the following attempts were suspended later
 			return
 		}
 		if l.c.actionsLeft <= 0 {
@@ -62,8 +62,8 @@ func (l *suspendedLane) resumeLongSuspended() {
 	}
 }
 
-// tryResumeDespiteReservations resumes a task on a node whose capacity is reserved for one suspended earlier, if
-// nothing runs there: the earlier one then waits for what other suspended tasks occupy.
+// tryResumeDespiteReservations resumes a task on a node reserved for a task suspended earlier, if
+// nothing runs there: the earlier task then waits for what other suspended tasks occupy.
 func (l *suspendedLane) tryResumeDespiteReservations(a *scheduler.Attempt) bool {
 	if !l.resumeReserved[a.Node] || l.c.s.Node(a.Node).Used()[scheduler.CPU] > 0 {
 		return false
@@ -73,8 +73,8 @@ func (l *suspendedLane) tryResumeDespiteReservations(a *scheduler.Attempt) bool 
 	return l.tryResume(a)
 }
 
-// tryResume resumes an attempt on its node, or migrates it to a node where its checkpoint can be restored: first if its
-// own is not schedulable. It returns false if neither has free capacity or the job must not continue.
+// tryResume resumes an attempt on its node, or migrates it to a node where its checkpoint can be restored; it migrates
+// first if its own node is not schedulable. It returns false if neither has free capacity or the job must not continue.
 func (l *suspendedLane) tryResume(a *scheduler.Attempt) bool {
 	n := l.c.s.Node(a.Node)
 	if !l.c.cfg.Migrate && !a.FitsBack(n) {
@@ -96,8 +96,8 @@ func (l *suspendedLane) tryResume(a *scheduler.Attempt) bool {
 	return n.Schedulable() && l.tryMigrate(a, g, more)
 }
 
-// tryMigrate migrates a checkpointed attempt to another node where it fits and can be restored, if the policy does
-// that. It returns false if it does not.
+// tryMigrate migrates a checkpointed attempt to another node where it fits and can be restored, if
+// the policy allows it. It returns false if it did not.
 func (l *suspendedLane) tryMigrate(a *scheduler.Attempt, g *scheduler.Stage, more scheduler.Resources) bool {
 	if !l.c.cfg.Migrate || a.Level != scheduler.LevelCheckpointed {
 		return false

@@ -8,10 +8,10 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// Scores returns the numbers that a decision now would be based on, one a line: the share of each tenant with ready
-// work, now and with its next task; the latest start of each deadline job with ready work, in lane order; and for each
-// stage waiting with much input, when a node of its input becomes free and how long a transfer would take. It is for
-// tests and diagnostics.
+// Scores returns the numbers that a decision now would use, one a line: the share of each tenant
+// with ready work, now and with its next task; the latest start of each deadline job with ready
+// work, in lane order; and for each waiting stage with much input, when a node of its input becomes
+// free and how long a transfer would take. It is for tests and diagnostics.
 func (p *Policy) Scores(s *scheduler.State, now scheduler.Time) []string {
 	var out []string
 	q := New(p.cfg)

@@ -4,7 +4,7 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// serveDelayed lets the delayed stages be served, once a pass. It reports whether there are any.
+// serveDelayed starts serving the delayed stages, once a pass. It reports whether there are any.
 func (o *tenantOrder) serveDelayed() bool {
 	if o.waits.servingDelayed || len(o.waits.delayed) == 0 || o.c.actionsLeft == 0 {
 		return false
@@ -24,10 +24,10 @@ func (o *tenantOrder) serveDelayed() bool {
 	return true
 }
 
-// serveTenants places regular jobs, one task at a time, each for the next tenant by fair share, until nothing fits or
-// the cycle has no actions left. A task gets its node at once, so the next tenant is picked by what is really free and
-// no tenant whose task fits is passed over. Consecutive tasks of one stage are placed together, by matching if they
-// read much input.
+// serveTenants places regular jobs, one task at a time, each for the next tenant by fair share,
+// until nothing fits or the cycle has no actions left. A task gets its node at once, so that free
+// capacity is exact when the next tenant is picked, and no tenant whose task fits is passed over.
+// Consecutive tasks of one stage are placed together, by matching if they read much input.
 func (o *tenantOrder) serveTenants() {
 	for o.c.actionsLeft > 0 {
 		t, g := o.nextTenant()
@@ -41,9 +41,9 @@ func (o *tenantOrder) serveTenants() {
 	}
 }
 
-// serveStage places tasks of the next tenant's stage. If it has no free node at its input, it is delayed while others
-// remain to be served, since a slot is better used by a task with input there; MaxLocalityYield bounds the delay.
-// Afterwards its next task that does not wait goes to a remote node.
+// serveStage places tasks of the next tenant's stage. If it has no free node at its input, it is
+// delayed while others remain to be served, since a slot is better used by a task with input there;
+// MaxLocalityYield bounds the delay. Then its next task that does not wait goes to a remote node.
 func (o *tenantOrder) serveStage(t scheduler.TenantID, g *scheduler.Stage) {
 	c := &o.cursors[t]
 	o.serving = t
@@ -65,9 +65,9 @@ func (o *tenantOrder) serveStage(t scheduler.TenantID, g *scheduler.Stage) {
 	o.updateHead(t)
 }
 
-// consecutiveTurns returns how many tasks in a row the tenant's head stage would place before another tenant, or
-// another of the tenant's queues, is next, if all of them fit. O(turns x depth of the tree + queues); O(depth + queues)
-// if no other tenant has a task and none has a cap.
+// consecutiveTurns returns how many tasks in a row the tenant's head stage would place, if all fit,
+// before another tenant or another of the tenant's queues is next. O(turns x depth of the tree +
+// queues); O(depth + queues) if no other tenant has a task and none has a cap.
 func (o *tenantOrder) consecutiveTurns(t scheduler.TenantID, g *scheduler.Stage) int32 {
 	limit := min(int32(min(o.c.actionsLeft, maxBatch)), g.Startable())
 	if class := o.cursors[t].cursor.class; o.queues.areUsed(t, class) {

@@ -8,8 +8,8 @@ import (
 	"github.com/drover-run/drover/scheduler/drf"
 )
 
-// shares keeps a drf.Tree synchronised with the tenants of a State. The tree breaks ties by id, so siblings are added
-// in order of name.
+// shares keeps a drf.Tree synchronised with the tenants of a State. The tree breaks ties by id, so
+// siblings are added in order of name.
 type shares struct {
 	tree       *drf.Tree
 	level      drf.Level
@@ -23,16 +23,16 @@ type shares struct {
 	past     []int64          // each tenant's recent use, as in the tree
 	recent   []taskUse        // ring of the last pastTasks tasks that ended
 	oldest   int              // index in recent
-	pastOf   *scheduler.State // whose history they were read from, up to pastRead tasks
+	pastOf   *scheduler.State // State whose history was read, up to pastRead tasks
 	pastRead uint64
 }
 
-// pastTasks is how many of the last tasks that ended count as a tenant's recent use.
+// pastTasks is how many of the last ended tasks count as a tenant's recent use.
 const pastTasks = 64
 
-// taskUse is what a task that ended adds to its tenant's recent use.
+// taskUse is what an ended task adds to its tenant's recent use.
 type taskUse struct {
-	tenant scheduler.TenantID // NoTenant for one that is gone
+	tenant scheduler.TenantID // NoTenant for an unknown tenant
 	use    int64
 }
 
@@ -51,9 +51,9 @@ func (f *shares) sync(s *scheduler.State, level drf.Level, resources int) {
 	f.syncPast(s)
 }
 
-// syncPast sets what tenants used lately in the tree, which decides where all else is equal: the times of the last
-// tasks that ended by the dominant shares of their demands. O(tasks that ended since the last call, at most pastTasks);
-// O(tenants) for another State or tree.
+// syncPast sets the tenants' recent use in the tree, which breaks ties: the sum of run time x
+// dominant share of the last ended tasks. O(tasks that ended since the last call, at most
+// pastTasks); O(tenants) for another State or tree.
 func (f *shares) syncPast(s *scheduler.State) {
 	h := s.History()
 	ended := h.TaskCount() - f.pastRead
@@ -139,7 +139,7 @@ func (f *shares) add(s *scheduler.State, id, parent scheduler.TenantID) {
 	}
 }
 
-// charge adds to what a tenant uses in the tree.
+// charge adds to a tenant's use in the tree.
 func (f *shares) charge(t scheduler.TenantID, d scheduler.Resources) {
 	f.charged[t] = f.charged[t].Add(d)
 	f.tree.Charge(f.treeID[t], f.countedResources(d))
@@ -168,5 +168,5 @@ func (f *shares) streak(t scheduler.TenantID, d scheduler.Resources, limit int32
 	return int32(f.tree.Streak(f.treeID[t], f.countedResources(d), int(limit)))
 }
 
-// isAlone reports whether a tenant stays next whatever it is charged.
+// isAlone reports whether a tenant stays next however much is charged to it.
 func (f *shares) isAlone(t scheduler.TenantID) bool { return f.tree.IsAlone(f.treeID[t]) }

@@ -9,15 +9,15 @@ import (
 	"github.com/drover-run/drover/scheduler/backfill"
 )
 
-// guaranteeSurvey is what a decision needs to know about guarantees before it plans (begin fills it in anew), and what
-// became of the plan.
+// guaranteeSurvey is what a decision needs to know about guarantees before it plans (filled by
+// begin), and the results of the plan.
 type guaranteeSurvey struct {
 	c    *cycle
 	jobs *jobCache
 
 	requests     int               // jobs that request a guarantee
-	needsReplan  bool              // a reservation cannot stay where it is
-	compress     bool              // the schedule is to be compressed, since something ended
+	needsReplan  bool              // a reservation cannot stay in its place
+	compress     bool              // the schedule must be compressed, since something ended
 	hasGuarantee bool              // some job has a guarantee
 	upToDate     bool              // the last compression knew all work done
 	cursor       backfill.Position // where the compression resumes
@@ -27,8 +27,8 @@ type guaranteeSurvey struct {
 	nextCursor backfill.Position // where the next cycle resumes the compression
 	finished   bool              // the compression reached its end
 	planned    bool              // something was planned
-	deferred   bool              // a part of that was left to the next cycle
-	replanLeft bool              // of which some was to plan again what was lost
+	deferred   bool              // a part of the planning was left to the next cycle
+	replanLeft bool              // the deferred part includes lost tasks
 }
 
 // lateJob is a job that violates its guarantee: a task ran past its bound, or failed and is retried too late.
@@ -37,14 +37,14 @@ type lateJob struct {
 	cause backfill.Cause
 }
 
-// compressStateSlot is the slot of the policy state with the fingerprint that the last compression knew.
-// compressCursorSlot is the slot of its position while it is in progress.
+// compressStateSlot is the slot of the policy state with the fingerprint at the last compression;
+// compressCursorSlot that of the compression's position while it is in progress.
 const (
 	compressStateSlot  = 3
 	compressCursorSlot = 4
 )
 
-// begin finds out whether anything is to be planned, from the job cache.
+// begin determines from the job cache whether anything must be planned.
 func (q *guaranteeSurvey) begin() {
 	*q = guaranteeSurvey{c: q.c, jobs: q.jobs, late: q.late[:0], cursor: backfill.Position{Submitted: math.MinInt64}}
 	if n, ok := q.cursorState(compressCursorSlot); ok {
@@ -80,8 +80,8 @@ func (q *guaranteeSurvey) putCursorState(slot int32, value int64, at scheduler.T
 	q.c.recordState(scheduler.PolicyState{PolicyStateKey: scheduler.PolicyStateKey{Kind: scheduler.CursorState, Slot: slot}, Value: value, At: at})
 }
 
-// recordCompressState records what the last compression knew and what this cycle changed itself since, so that only
-// other changes start the next one. An unfinished compression resumes after Guarantees.CompressEvery.
+// recordCompressState records the fingerprint of the last compression, updated with this cycle's own changes, so
+// that only other changes start the next one. An unfinished compression resumes after Guarantees.CompressEvery.
 func (q *guaranteeSurvey) recordCompressState() {
 	n, ok := q.cursorState(compressStateSlot)
 	switch {
@@ -90,7 +90,7 @@ func (q *guaranteeSurvey) recordCompressState() {
 		if !q.inProgress { // changes during a compression are left to the next one
 			value = current
 		}
-		if q.replanLeft { // so is what this cycle had no budget for
+		if q.replanLeft { // so is what exceeded this cycle's budget
 			value = ^current
 		}
 		if !ok || n.Value != value || (n.At != q.c.now && (!q.finished || value != current)) {
@@ -109,7 +109,7 @@ func (q *guaranteeSurvey) recordCompressState() {
 	}
 }
 
-// recordLate records the violations by jobs that are late, those by tasks past their bound first.
+// recordLate records the violations of late jobs, those by tasks past their bound first.
 func (q *guaranteeSurvey) recordLate() {
 	slices.SortFunc(q.late, func(a, b lateJob) int { return cmp.Or(cmp.Compare(a.cause, b.cause), compareSubmission(a.job, b.job)) })
 	for _, x := range q.late {
@@ -141,7 +141,7 @@ func (q *guaranteeSurvey) readJobs() {
 	}
 }
 
-// await lists a job as late from a time on, and requests a cycle for then.
+// await lists a job as late if a time has come, and else requests a cycle for it.
 func (q *guaranteeSurvey) await(j *scheduler.Job, cause backfill.Cause, at scheduler.Time) {
 	if at > q.c.now {
 		q.c.wakeAt(at)

@@ -6,9 +6,9 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// view is what a decision is made from: the configuration, the State and the time. Its methods answer questions about
-// jobs, stages and reservations, and change nothing. While a decision is made, cycle changes the State and reservedLane
-// lists the capWaits.
+// view is the input of a decision: the configuration, the State and the time. Its methods answer
+// questions about jobs, stages and reservations, and change nothing. During a decision, cycle
+// changes the State and reservedLane lists the capWaits.
 type view struct {
 	cfg         *Config
 	assumptions assumptions
@@ -17,7 +17,7 @@ type view struct {
 	capWaits    []capWait // of this pass
 }
 
-// wasRefused reports whether a job or its project requested a guarantee, was refused, and has none from elsewhere.
+// wasRefused reports whether a job or its project was refused a guarantee and has none from elsewhere.
 func (v *view) wasRefused(j *scheduler.Job) bool {
 	if pr := v.s.Project(j.Spec.Project); pr != nil {
 		if v.joins(j) {
@@ -28,13 +28,13 @@ func (v *view) wasRefused(j *scheduler.Job) bool {
 	return v.isRefused(j) && !j.IsAccepted()
 }
 
-// hasProjectGuarantee reports whether a job's project has a guaranteed departure that holds: the job is not preempted.
+// hasProjectGuarantee reports whether a job's project has an unviolated guarantee: the job is not preempted.
 func (v *view) hasProjectGuarantee(j *scheduler.Job) bool {
 	pr := v.s.Project(j.Spec.Project)
 	return pr != nil && !pr.HasState(scheduler.ViolatedState) && (pr.HasState(scheduler.GuaranteeState) || pr.Spec.GuaranteedDeparture != 0)
 }
 
-// canStayOn reports whether the node of a planned reservation can be there for it.
+// canStayOn reports whether the node of a planned reservation can be up during it.
 func (v *view) canStayOn(r *scheduler.Reservation) bool {
 	n := v.s.Node(r.Node)
 	return v.s.Cluster().Plannable(n) && !n.AwayWithin(max(r.Start, v.now), r.End)
@@ -49,15 +49,15 @@ func (v *view) inLane(j *scheduler.Job) bool {
 	return v.assumptions.inLane(v.s, j)
 }
 
-// isStoppedByMiss reports whether a job must not continue: its deadline is infeasible and its on_miss is stop. The
-// job's owner ends it.
+// isStoppedByMiss reports whether a job must not continue: its deadline is infeasible and its
+// on_miss is stop. The owner of the State ends the job.
 func (v *view) isStoppedByMiss(j *scheduler.Job) bool {
 	return j.Spec.OnMiss == scheduler.OnMissStop && j.Spec.Deadline > 0 && v.cfg.Deadlines && j.IsInfeasible()
 }
 
-// mayReserveToResume reports whether capacity on its node may be reserved for a suspended attempt of a stage. It may
-// not if the attempt could not resume even where nothing else runs, as on a node that has become too small or under a
-// cap that is lower now, or was suspended by a user: nothing else could start there, perhaps for ever.
+// mayReserveToResume reports whether capacity on its node may be reserved for a suspended attempt of a
+// stage. It may not if the attempt could not resume even on an empty node (the node has shrunk, a cap
+// was lowered), or if a user suspended it: nothing else could start there, perhaps for ever.
 func (v *view) mayReserveToResume(a *scheduler.Attempt, g *scheduler.Stage) bool {
 	n := v.s.Node(a.Node)
 	if a.Parked || !n.Schedulable() || g.Job.Phase != scheduler.JobActive || g.WaitsForInput() || v.isStoppedByMiss(g.Job) ||
@@ -110,7 +110,7 @@ func (v *view) guaranteeStatus(j *scheduler.Job) guaranteeStatus {
 	}
 }
 
-// joins reports whether a job belongs to a project that has a guarantee which does not include it.
+// joins reports whether a job's project has a guarantee that does not include the job.
 func (v *view) joins(j *scheduler.Job) bool {
 	pr := v.s.Project(j.Spec.Project)
 	return pr != nil && pr.HasState(scheduler.GuaranteeState) && !v.s.GuaranteeIncludes(j)
@@ -142,12 +142,12 @@ func isPlanned(r *scheduler.Reservation) bool {
 	return r.Kind.IsGuarantee() && r.IsOfTask()
 }
 
-// isExpired reports whether a planned task that has not started is too late: it would run into the capacity of others.
+// isExpired reports whether a planned task is too late to start: it would run into the capacity of others.
 func (v *view) isExpired(r *scheduler.Reservation) bool { return v.now > v.latestStart(r) }
 
 // latestStart returns the last time at which a planned task may start in its reservation: a margin after its start,
-// which victims need to leave, but early enough for its bound to end with the reservation. Reservation.Latest does not
-// matter: it includes the margin, so a task that ends with its reservation departs in time.
+// which victims need to leave, but early enough for its bound to end with the reservation. Reservation.Latest is
+// irrelevant here: it includes the margin, so a task that ends with its reservation departs in time.
 func (v *view) latestStart(r *scheduler.Reservation) scheduler.Time {
 	at := min(r.Start.Add(v.cfg.Guarantees.Margin), r.End-1)
 	if g := v.s.Stage(r.StageID()); g != nil && g.Bound() > 0 {

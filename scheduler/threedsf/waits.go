@@ -6,24 +6,24 @@ import (
 	"github.com/drover-run/drover/scheduler/locality"
 )
 
-// inputWaits are the stages that wait in a pass for the nodes of their input, and since when: clocks are policy states.
+// inputWaits are the stages that wait in a pass for nodes of their input, with their clocks, which are policy states.
 type inputWaits struct {
 	c         *cycle
 	estimator locality.WaitEstimator
 	slack     deadline.Slack
 
 	stages         []stageWait        // by Stage.Slot
-	pass           uint64             // of the stages that are valid
+	pass           uint64             // the current pass; entries of stages with another are invalid
 	waiting        int                // stages that wait
 	delayed        []*scheduler.Stage // stages delayed until all others were served
 	servingDelayed bool               // the delayed stages are being served
 	localStages    []*scheduler.Stage // stages that had a task placed at its input
-	nothing        stageWait          // known of a stage
+	nothing        stageWait          // returned by of for a stage without an entry
 }
 
-// stageWait is what a pass knows of a stage. It is in a slice: every pass asks it of every stage with input.
+// stageWait is what a pass knows of a stage. It is in a slice, since every pass reads it for every stage with input.
 type stageWait struct {
-	pass             uint64 // in which the rest is valid
+	pass             uint64 // the pass in which the rest is valid
 	waits            bool   // for a node of its input
 	allWaiting       bool   // every task evaluated in this pass waits
 	withoutLocalNode bool   // delayed: it has no free node at its input
@@ -43,7 +43,7 @@ func (x *inputWaits) begin() {
 	x.estimator.Reset(x.c.s)
 }
 
-// of returns what the pass knows of a stage, to be read.
+// of returns the wait of a stage, for reading.
 func (x *inputWaits) of(g *scheduler.Stage) *stageWait {
 	if i := int(g.Slot()); i < len(x.stages) && x.stages[i].pass == x.pass {
 		return &x.stages[i]
@@ -51,7 +51,7 @@ func (x *inputWaits) of(g *scheduler.Stage) *stageWait {
 	return &x.nothing
 }
 
-// edit returns what the pass knows of a stage, to be changed.
+// edit returns the wait of a stage, for changing.
 func (x *inputWaits) edit(g *scheduler.Stage) *stageWait {
 	i := int(g.Slot())
 	for len(x.stages) <= i {
@@ -63,7 +63,7 @@ func (x *inputWaits) edit(g *scheduler.Stage) *stageWait {
 	return &x.stages[i]
 }
 
-// set notes that a stage waits for a node of its input, and returns what the pass knows of it.
+// set records that a stage waits for a node of its input, and returns its wait.
 func (x *inputWaits) set(g *scheduler.Stage, node scheduler.NodeID, since, until scheduler.Time) *stageWait {
 	w := x.edit(g)
 	if !w.waits {
@@ -73,7 +73,7 @@ func (x *inputWaits) set(g *scheduler.Stage, node scheduler.NodeID, since, until
 	return w
 }
 
-// beginDelayed lets the delayed stages be served: they no longer wait.
+// beginDelayed starts serving the delayed stages: they no longer wait.
 func (x *inputWaits) beginDelayed() {
 	x.servingDelayed = true
 	for _, g := range x.delayed {
@@ -90,7 +90,7 @@ func (x *inputWaits) waitsWhole(g *scheduler.Stage) bool {
 	return w.waits && w.allWaiting
 }
 
-// setWhole notes that all tasks of a stage that were evaluated wait. It returns false if none does.
+// setWhole records that all evaluated tasks of a stage wait. It returns false if none does.
 func (x *inputWaits) setWhole(g *scheduler.Stage) bool {
 	if !x.of(g).waits {
 		return false
@@ -99,7 +99,7 @@ func (x *inputWaits) setWhole(g *scheduler.Stage) bool {
 	return true
 }
 
-// recordLocal notes that a task of a stage was placed at its input.
+// recordLocal records that a task of a stage was placed at its input.
 func (x *inputWaits) recordLocal(g *scheduler.Stage) {
 	if w := x.edit(g); !w.placedLocally {
 		w.placedLocally = true
@@ -119,7 +119,7 @@ func (x *inputWaits) delayStage(g *scheduler.Stage) bool {
 	if !ok {
 		return false
 	}
-	if _, waits := g.WaitingSince(); waits { // once it is not delayed, it is before stages that reserve nodes now
+	if _, waits := g.WaitingSince(); waits { // when no longer delayed, it comes before stages that reserve nodes now
 		x.c.wakeAt(until)
 	}
 	x.delayed = append(x.delayed, g)
@@ -151,8 +151,8 @@ func (x *inputWaits) waitingSince(g *scheduler.Stage) scheduler.Time {
 	return x.c.now
 }
 
-// tryWaitForData makes a task wait for a node at its input if that is worthwhile, and reports whether it waits. It does
-// not wait longer than MaxLocalityWait after waitingSince.
+// tryWaitForData makes a task wait for a node at its input if that is worthwhile, and reports
+// whether it waits: at most MaxLocalityWait after waitingSince.
 func (x *inputWaits) tryWaitForData(g *scheduler.Stage, task int32, lane bool) bool {
 	since := x.waitingSince(g)
 	until := since.Add(x.c.cfg.MaxLocalityWait)
@@ -178,7 +178,7 @@ func (x *inputWaits) tryWaitForData(g *scheduler.Stage, task int32, lane bool) b
 	return true
 }
 
-// startWaitClock records since when a stage waits, and reports whether that is recorded: else it might wait for ever.
+// startWaitClock records since when a stage waits; false if it could not, since the stage might then wait for ever.
 func (x *inputWaits) startWaitClock(g *scheduler.Stage, since scheduler.Time) bool {
 	at, waits := g.WaitingSince()
 	return (waits && at == since) || x.c.recordState(scheduler.PolicyState{PolicyStateKey: waitStateKey(g), At: since})
@@ -188,9 +188,9 @@ func waitStateKey(g *scheduler.Stage) scheduler.PolicyStateKey {
 	return scheduler.PolicyStateKey{Kind: scheduler.WaitSinceState, Job: g.Job.Spec.ID, Stage: g.Index}
 }
 
-// record starts the clocks of delayed stages that had no task placed at their input, and removes those of stages that
-// had one and no longer wait. A delayed stage for which no action was left may have had tasks placed: it waits for a
-// node of its next one.
+// record starts the clocks of delayed stages without a task placed at their input, and removes
+// those of stages that had one and no longer wait. If no action was left for a delayed stage, tasks
+// of it may have been placed: it then waits for a node of its next task.
 func (x *inputWaits) record() {
 	for _, g := range x.delayed {
 		if x.c.actionsLeft > 0 {
