@@ -19,25 +19,25 @@ var easyInfo = Info{
 	new:    func(v paramValues) scheduler.Policy { return newEasy(v) },
 }
 
-// easy is EASY (aggressive) backfilling on nodes. Only the head of the queue has a reservation. It is found in each
-// cycle on the State's timeline, tried there, and taken back, so nothing is remembered. A job blocked only by work at or
-// past its bound is about to start: it keeps that capacity and is not the head. So the order of simultaneous ends does
-// not matter.
+// easy is EASY (aggressive) backfilling on nodes. Only the head of the queue has a reservation.
+// Each cycle finds it on the State's timeline, tries it there and takes it back, so nothing is
+// remembered. A job blocked only by work at or past its bound is about to start: it keeps that
+// capacity and is not the head, so the order of simultaneous ends does not matter.
 type easy struct {
 	assumptions untilBound
-	// order yields the ready jobs, first those to serve first. It is called once in a cycle,
-	// and may lower placer.wake to the time at which it yields another order.
+	// order yields the ready jobs in the order of service. It is called once in a cycle, and may
+	// lower placer.wake to the time at which its order changes.
 	order   func(s *scheduler.State, now scheduler.Time) iter.Seq[*scheduler.Job]
 	placer  placer
 	profile *timeline.Profile
 	tried   []triedReservation // in the profile
-	noRoom  []timedNeed        // that no node of the profile has room for now; in a cycle it only comes to have less
-	most    int                // of noRoom
+	noRoom  []timedNeed        // needs that fit on no node of the profile now; during a cycle its capacity only shrinks
+	most    int                // bounds noRoom
 
 	misfits        []*scheduler.Stage        // stages that did not fit, in order
-	head           *scheduler.Stage          // the first of them with an earliest start, nil for none
-	hasReservation bool                      // a task of it, or of one behind, has its reservation for later
-	waiting        map[*scheduler.Stage]bool // those of misfits; true: it fitted on a node but would have delayed a reservation
+	head           *scheduler.Stage          // the first misfit with an earliest start, nil for none
+	hasReservation bool                      // a task of the head, or of a misfit behind it, has its reservation for later
+	waiting        map[*scheduler.Stage]bool // the misfits; true: it fitted on a node but would have delayed a reservation
 }
 
 const maxBackfillVisits = 1 << 14
@@ -62,15 +62,15 @@ type timedNeed struct {
 
 const maxNoRoom = 32
 
-// hasNoRoom reports whether a smaller need found no room in this cycle. False says nothing.
+// hasNoRoom reports whether a smaller need fitted nowhere in this cycle. False is not certain.
 func (e *easy) hasNoRoom(need *timeline.Need, duration time.Duration) bool {
 	return slices.ContainsFunc(e.noRoom, func(x timedNeed) bool {
 		return x.duration <= duration && x.need.Base[0] <= need.Base[0] && x.need.Base[1] <= need.Base[1] && x.need.IO <= need.IO && x.need.Space <= need.Space
 	})
 }
 
-// untilBound are the assumptions of easy: each attempt runs until its bound. One past its bound counts as ended, so that
-// decisions change when it really ends and not with the clock.
+// untilBound are the assumptions of easy: each attempt runs until its bound. An attempt past its
+// bound counts as ended, so that decisions change when it really ends and not with the clock.
 type untilBound struct{ defaultBound time.Duration }
 
 // ChargeTenants reports false: reservations are not charged to tenants.
@@ -118,7 +118,7 @@ func (e *easy) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 		e.profile.Release(r.spot.Bin, r.spot.Disk, r.spot.At, r.end, r.need)
 	}
 	e.tried = e.tried[:0]
-	// A stage with a reservation that is now over a cap is not the head any more: others may start.
+	// A stage with a reservation that is now over a cap is no longer the head: others may start.
 	overCap := func(g *scheduler.Stage) bool { return !s.TenantTree().Allows(g) }
 	if e.head != nil && len(p.actions) > 0 && slices.ContainsFunc(e.misfits, overCap) {
 		p.wake = now.Add(1)
@@ -174,9 +174,9 @@ func inSubmissionOrder(s *scheduler.State, _ scheduler.Time) iter.Seq[*scheduler
 	}
 }
 
-// reserveMisfits reserves for the stages that did not fit, in order. It is called once a stage behind them would start;
-// before that their start does not matter, and the cycle may end before such a stage is visited: that depends on what
-// Queue.CapacityForAny has cached. It finds the head. Stages that fit on no node at all are skipped.
+// reserveMisfits reserves for the stages that did not fit, in order, and finds the head. It is called only when
+// a stage behind them could start: earlier their start does not matter, and whether the cycle ends before such
+// a stage depends on caches of Queue.CapacityForAny. It skips stages that fit on no node at all.
 func (e *easy) reserveMisfits() {
 	index := e.placer.s.Timeline(e.assumptions, e.placer.now)
 	e.profile = index.Nodes
@@ -212,8 +212,8 @@ func (e *easy) earliest(g *scheduler.Stage, duration time.Duration, before sched
 	return spot, ok
 }
 
-// reserveStage reserves for the stage's tasks what they could start on now. If no task
-// has a reservation for later yet, the first one that must wait gets its earliest start.
+// reserveStage reserves what the stage's tasks could start on now. If no task has a reservation for
+// later yet, the first one that must wait gets its earliest start.
 func (e *easy) reserveStage(g *scheduler.Stage) {
 	now, before := e.placer.now, scheduler.Never
 	if e.hasReservation {
@@ -248,7 +248,7 @@ func (e *easy) placeWithoutDelay(g *scheduler.Stage) bool {
 		if !p.mayPlace(g) {
 			return false
 		}
-		failed := g.NextFailedOn() // nodes to leave, if another one is possible
+		failed := g.NextFailedOn() // nodes to avoid, if another is possible
 		placed := !e.hasNoRoom(&need, duration) &&
 			(len(failed) > 0 && e.placeTaskExcept(g, &need, duration, failed) || e.placeTaskExcept(g, &need, duration, nil))
 		if !placed {
@@ -278,7 +278,7 @@ func (e *easy) placeTaskExcept(g *scheduler.Stage, need *timeline.Need, duration
 	return false
 }
 
-// taskBound returns how long a task is assumed to run at most: its job's bound, else its estimate, else a default.
+// taskBound returns a task's assumed maximum run time: its job's bound, else its estimate, else a default.
 func taskBound(g *scheduler.Stage, otherwise time.Duration) time.Duration {
 	switch {
 	case g.Job.Spec.Bound > 0:
@@ -290,7 +290,7 @@ func taskBound(g *scheduler.Stage, otherwise time.Duration) time.Duration {
 	}
 }
 
-// boundLeft is taskBound for a task that has run for so long, as Stage.BoundLeft is for Stage.Bound.
+// boundLeft is taskBound for a task that has run for ran, as Stage.BoundLeft is for Stage.Bound.
 func boundLeft(g *scheduler.Stage, otherwise, ran time.Duration) time.Duration {
 	b := taskBound(g, otherwise)
 	if ran < b {

@@ -41,10 +41,10 @@ var capacityInfo = Info{
 	},
 }
 
-// fairShare serves the tenant with the least use for its weight, from the root of the tree down, and then its first job.
-// Use is compared before the placement, as YARN does; ties go by name, among jobs by submission and id. Tasks that do not
-// fit are passed over. A queue's capacity in YARN's Capacity Scheduler is a weight here (the part of its parent's), its
-// maximum capacity the tenant's cap.
+// fairShare serves the tenant with the least use per weight, from the root of the tree down, and then
+// its first job. Use is compared before the placement, as in YARN; ties go by name, among jobs by
+// submission and id. Tasks that do not fit are passed over. The capacity of a queue in YARN's Capacity
+// Scheduler, a part of its parent's, is a weight here; its maximum capacity is the tenant's cap.
 type fairShare struct {
 	name            string
 	byDominantShare bool // use is the dominant share, else memory
@@ -58,13 +58,13 @@ type fairShare struct {
 	rankedAt scheduler.Stamp
 }
 
-// tenantHeap holds what competes inside one tenant.
+// tenantHeap holds the contenders inside one tenant.
 type tenantHeap struct {
 	heap   []contender
 	listed bool
 }
 
-// contender is a job or a child tenant in its tenant's heap. There may be 100,000: it is small.
+// contender is a job or a child tenant in its tenant's heap. It is small, since there may be 100,000.
 type contender struct {
 	use      float64
 	tieBreak int64          // priority, then name or submission
@@ -101,7 +101,7 @@ func (f *fairShare) buildHeaps(s *scheduler.State) int32 {
 	}
 	f.rankNames(s)
 	for t := s.Queue().NextTenant(0); t != scheduler.NoTenant; t = s.Queue().NextTenant(t + 1) {
-		f.heaps[t].heap = slices.Grow(f.heaps[t].heap, int(s.Tenant(t).Jobs)) // at once: growing by and by copies it several times
+		f.heaps[t].heap = slices.Grow(f.heaps[t].heap, int(s.Tenant(t).Jobs)) // at once: to grow it step by step would copy it several times
 		for j, at := s.Queue().NextOf(t, 0); j != nil; j, at = s.Queue().NextOf(t, at) {
 			c := contender{tieBreak: int64(at), job: j}
 			if f.priorityFirst && j.Spec.Priority != scheduler.PriorityHigh {
@@ -166,7 +166,7 @@ func (f *fairShare) weightedUse(s *scheduler.State, c *contender) float64 {
 	return float64(used[scheduler.Memory]) / weight
 }
 
-// placeNext descends to the next job and places one of its tasks. What cannot be placed leaves its heap.
+// placeNext descends to the next job and places one of its tasks. A contender that cannot be placed leaves its heap.
 func (f *fairShare) placeNext(s *scheduler.State, at int32) {
 	h := &f.heaps[at].heap
 	top, done := &(*h)[0], false

@@ -47,13 +47,13 @@ func (f *fifo) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 
 // isFull reports whether nothing more can be placed in this pass.
 func (f *fifo) isFull() bool {
-	if f.strict { // the first one that does not fit is the head, even where none fits
+	if f.strict { // the first misfit is the head, even if none fits
 		return f.isBlocked() || f.placer.actionsLeft <= 0
 	}
 	return f.placer.isDone()
 }
 
-// isBlocked reports whether all further stages wait behind one that does not fit.
+// isBlocked reports whether all further stages wait behind a misfit.
 func (f *fifo) isBlocked() bool { return f.strict && f.placer.firstMisfit != nil }
 
 func (f *fifo) reason(g *scheduler.Stage) scheduler.Waiting {

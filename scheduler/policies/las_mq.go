@@ -17,7 +17,7 @@ var lasMQInfo = Info{
 	new: newLasMQ,
 }
 
-// queueParams are the parameters of the queues that 3dsf has too.
+// queueParams are the parameters of the queues that 3dsf shares.
 var queueParams = []Param{
 	{Name: "first", Kind: Float, Default: "100", Min: 1e-9, Max: 1e15, Help: "threshold of the first queue, alpha_1, container-seconds"},
 	{Name: "step", Kind: Float, Default: "10", Min: 1.000001, Max: 1e9, Help: "factor between successive thresholds, p"},
@@ -26,7 +26,7 @@ var queueParams = []Param{
 	{Name: "horizon", Kind: Duration, Default: "1m", Min: 1e-3, Max: 1e6, Help: "time over which queues are compared, at least that of the longest task"},
 }
 
-// paperQueueParams are the parameters of the queues that the paper varies or leaves open; 3dsf has their defaults.
+// paperQueueParams are queue parameters that the paper varies or leaves open; 3dsf uses their defaults.
 var paperQueueParams = []Param{
 	{Name: "queues", Kind: Int, Default: "10", Min: 1, Max: lasmq.MaxQueues, Help: "number of queues, k"},
 	{Name: "decay", Kind: Float, Default: "0.1", Min: 1e-9, Max: 1, Help: "factor between the weights of successive queues"},
@@ -52,8 +52,8 @@ func newLasMQ(v paramValues) scheduler.Policy {
 	return f
 }
 
-// lasMQ is LAS_MQ over all jobs. Policy states hold each demoted job's queue, the
-// deficits of backlogged queues and, with a limit, which jobs are admitted.
+// lasMQ is LAS_MQ over all jobs. Policy states hold each demoted job's queue, the deficits of
+// backlogged queues and, with a limit, the admitted jobs.
 type lasMQ struct {
 	index       *lasmq.Index
 	maxAdmitted int
@@ -71,8 +71,8 @@ func (f *lasMQ) groupOf(j *scheduler.Job) int {
 	return 0
 }
 
-// Decide costs O(1) if nothing changed, else O(changes x (stages + log jobs) + placements x queues + jobs that are next
-// and do not fit). A limit of admitted jobs adds O(jobs).
+// Decide costs O(1) if nothing changed, else O(changes x (stages + log jobs) + placements x queues
+// + jobs that are next and do not fit). A limit of admitted jobs adds O(jobs).
 func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) scheduler.Decision {
 	p := &f.placer
 	if p.begin(s, now, limit) {
@@ -92,13 +92,13 @@ func (f *lasMQ) Decide(s *scheduler.State, now scheduler.Time, limit int) schedu
 			}
 		}
 	}
-	if p.withholdsCapacity() { // for whose tasks depends on the order
+	if p.withholdsCapacity() { // the order decides for whose tasks
 		p.wakeAt(queues.NextOrder())
 	}
 	p.placeBeyond()
 	f.index.Sync(s, now, 1)
 	f.index.Record(now, f.record)
-	p.wakeAt(f.index.Demotion()) // also of jobs of which this decision places the first tasks
+	p.wakeAt(f.index.Demotion()) // including jobs whose first tasks this decision places
 	if f.index.HasUnread() {
 		p.wake = now + 1
 	}

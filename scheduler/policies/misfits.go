@@ -7,31 +7,31 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// misfits has the demands that fit on no node, and bounds how many are found out in one cycle: each
-// costs a look at every node. At least minMisfits are.
+// misfits stores the demands that fit on no node, and bounds how many are tested in one cycle,
+// since each test examines every node. At least minMisfits are tested.
 const (
-	maxMisfitNodes = 1 << 21 // nodes that are looked at in a cycle, about
+	maxMisfitNodes = 1 << 21 // approximate number of nodes examined in a cycle
 	minMisfits     = 256
-	// Why no node fits is counted for fewer of them, at least minExplained: it reads every node, while searches end
-	// early.
+	// Reasons are counted for fewer demands, at least minExplained: counting reads every node,
+	// while searches end early.
 	maxExplainedNodes = 1 << 19
 	minExplained      = 64
-	// maxVisits bounds the stages that are visited in a cycle, with those whose demand is known not to fit.
+	// maxVisits bounds the stages visited in a cycle, including those whose demand is known not to fit.
 	maxVisits = 1 << 16
-	// misfitTurn is how long one part of the stages beyond has its turn.
+	// misfitTurn is how long the turn of one part of the further stages lasts.
 	misfitTurn = scheduler.Time(100 * time.Millisecond)
 )
 
-// misfits is of one cycle. Half of its budget goes to demands in the policy's order, the other half to
-// those behind, which take turns by the time. Where so many stages wait that not all can be visited, those behind
-// are visited in the order of the queue, and take turns too. So none of them is passed over for ever, and the same
-// State at the same time gives the same answers.
+// misfits is of one cycle. Half of its budget goes to demands in the policy's order, the other half
+// to the demands behind them, which take turns by time. If too many stages wait to visit them all,
+// those behind are visited in the order of the queue, and take turns too. So no stage is passed
+// over for ever, and the same State at the same time gives the same answers.
 type misfits struct {
 	known       map[scheduler.DemandClass]struct{}
-	found, most int  // different demands, in all passes, and how many may be in the policy's order
+	found, most int  // different demands, in all passes, and their maximum in the policy's order
 	behind      int  // stages behind the first half
-	from        int  // of these the first that has its turn
-	visits      int  // of stages, in all passes
+	from        int  // index of the first of these whose turn it is
+	visits      int  // stages visited, in all passes
 	maxVisits   int  // maxVisits unless a test sets it
 	beyond      bool // in placeBeyond
 	passed      bool
@@ -46,7 +46,7 @@ func (m *misfits) begin(s *scheduler.State, now scheduler.Time) {
 	m.nextPass()
 }
 
-// partBegin returns where the part begins that has its turn, of a number of stages in parts of one size.
+// partBegin returns the start of the part whose turn it is, for stages divided into parts of size.
 func (m *misfits) partBegin(stages, size int) int {
 	return m.turn % max(1, (stages+size-1)/size) * size
 }
@@ -63,8 +63,8 @@ func (m *misfits) isSpent() bool {
 	return m.found >= m.most || m.visits >= m.maxVisits/2
 }
 
-// admit decides whether nodes are looked at for a stage of a demand, and counts those for which
-// they are not. known says that no node fits.
+// admit decides whether to examine nodes for a stage's demand, and counts the demands that are not
+// examined. known says that no node fits.
 func (m *misfits) admit(k scheduler.DemandClass) (examine, known bool) {
 	if m.isKnown(k) {
 		return true, true
@@ -79,7 +79,7 @@ func (m *misfits) admit(k scheduler.DemandClass) (examine, known bool) {
 	return examine, false
 }
 
-// isKnown reports whether no node was found for a demand in this pass. As capacity only shrinks in it, none fits.
+// isKnown reports whether no node fitted a demand in this pass. As capacity only shrinks in a pass, none fits.
 func (m *misfits) isKnown(k scheduler.DemandClass) bool {
 	_, known := m.known[k]
 	return known
@@ -92,12 +92,12 @@ func (m *misfits) remember(k scheduler.DemandClass) {
 	m.known[k] = struct{}{}
 }
 
-// placeBeyond ends the passes: it places tasks of the stages that have their turn.
+// placeBeyond ends the passes: it places tasks of the stages whose turn it is.
 func (p *placer) placeBeyond() { p.visitBeyond(p.placeAll) }
 
-// visitBeyond visits the stages that have their turn where not all could be visited in the policy's order. Two parts
-// of the queue have it: one of as many stages as the budget suffices for if all have different demands, and a larger
-// one, which it suffices for if they do not. O(jobs with ready work) and the budget.
+// visitBeyond visits the stages whose turn it is if not all could be visited in the policy's order.
+// Two parts of the queue have a turn: one that the budget covers even if all its demands differ,
+// and a larger one that it covers if they do not. O(jobs with ready work) and the budget.
 func (p *placer) visitBeyond(visit func(*scheduler.Stage)) {
 	m := &p.misfits
 	if !m.isSpent() {
@@ -116,7 +116,7 @@ func (p *placer) visitBeyond(visit func(*scheduler.Stage)) {
 	p.visitPart(m.partBegin(ready, large), large, visit)
 }
 
-// visitPart visits some ready stages, in the order of the queue, without those before.
+// visitPart visits ready stages in the order of the queue, after skipping before.
 func (p *placer) visitPart(before, stages int, visit func(*scheduler.Stage)) {
 	for j, at := p.s.Queue().Next(0); j != nil && stages > 0 && !p.isDone(); j, at = p.s.Queue().Next(at) {
 		if ready := int(j.Ready); before >= ready {

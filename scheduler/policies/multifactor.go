@@ -43,9 +43,9 @@ func (w *factors) sum(f *factors) float64 {
 	return w.age*f.age + w.fairShare*f.fairShare + w.size*f.size + w.deadline*f.deadline + w.priority*f.priority
 }
 
-// multifactor is the order of Slurm's multifactor priority plugin, with easy's backfilling. What a tenant used is policy
-// state (VirtualTimeState), sampled every calc_period as Slurm does: dominant share x seconds, halved every half_life.
-// Priorities are calculated for the last multiple of calc_period, so that they are constant between samples.
+// multifactor is the order of Slurm's multifactor priority plugin, with easy's backfilling. A tenant's past use is
+// policy state (VirtualTimeState), sampled every calc_period as in Slurm: dominant share x seconds, halved every
+// half_life. Priorities are calculated for the last multiple of calc_period, so that they are constant between samples.
 type multifactor struct {
 	easy
 	weights                                      factors
@@ -53,7 +53,7 @@ type multifactor struct {
 	maxAge, halfLife, deadlineWindow, calcPeriod time.Duration
 
 	fairShares, use  []float64 // by tenant, of this cycle
-	uses, weightSums []float64 // of the tenants below each tenant, the root last
+	uses, weightSums []float64 // sums over the children of each tenant, the root last
 	entries          []jobEntry
 	samples          []scheduler.PolicyState
 }
@@ -76,8 +76,9 @@ func useKey(t scheduler.TenantID) scheduler.PolicyStateKey {
 	return scheduler.PolicyStateKey{Kind: scheduler.VirtualTimeState, Tenant: t}
 }
 
-// sampleUse samples each tenant whose last sample is a calc_period old, used or not: a decision may change its use, but
-// not whether a sample is due. The use now counts for one period. It returns when the next is due, Never for no use.
+// sampleUse samples each tenant whose last sample is a calc_period old, even if it used nothing: a
+// decision may change its use, but not whether a sample is due. The present use counts for one
+// period. It returns when the next sample is due, Never if there is no use.
 func (m *multifactor) sampleUse(s *scheduler.State, now scheduler.Time) (next scheduler.Time) {
 	m.samples, next = m.samples[:0], scheduler.Never
 	for i := range s.Tenants() {
@@ -115,7 +116,7 @@ func (m *multifactor) byPriority(s *scheduler.State, now scheduler.Time) iter.Se
 		m.entries = append(m.entries, jobEntry{key: jobKey{-m.weights.sum(&f)}, seq: seq, job: j})
 	}
 	slices.SortFunc(m.entries, jobEntry.compare)
-	if len(m.entries) > 0 { // what waits may change places at the next calculation
+	if len(m.entries) > 0 { // waiting jobs may change places at the next calculation
 		m.placer.wake = at.Add(m.calcPeriod)
 	}
 	return func(yield func(*scheduler.Job) bool) {
@@ -129,8 +130,8 @@ func (m *multifactor) byPriority(s *scheduler.State, now scheduler.Time) iter.Se
 
 func (m *multifactor) factorsOf(s *scheduler.State, j *scheduler.Job, at scheduler.Time) factors {
 	f := factors{age: clampUnit(at.Sub(j.Spec.Submitted).Seconds() / m.maxAge.Seconds()), fairShare: m.fairShares[j.Spec.Tenant]}
-	if m.weights.size > 0 { // else it does not count, and costs a look at each stage
-		for _, g := range j.Stages { // the part of the cluster that all tasks of its largest stage occupy at once
+	if m.weights.size > 0 { // else it does not count, and would cost a read of each stage
+		for _, g := range j.Stages { // size is the part of the cluster that all tasks of the largest stage occupy at once
 			f.size = max(f.size, g.Spec.Demand.DominantShare(s.Cluster().Total())*float64(g.Spec.Tasks))
 		}
 		f.size = clampUnit(f.size)
@@ -149,8 +150,8 @@ func (m *multifactor) factorsOf(s *scheduler.State, j *scheduler.Job, at schedul
 
 func clampUnit(x float64) float64 { return max(0, min(1, x)) }
 
-// calculateFairShares sets the factor of each tenant: 2^(-U/S), U being its part of the decayed use of the tenants with
-// the same parent and S its part of their weights, times the factor of its parent.
+// calculateFairShares sets the factor of each tenant: 2^(-U/S), where U is its part of the decayed
+// use of its siblings and itself and S its part of their weights, times the factor of its parent.
 func (m *multifactor) calculateFairShares(s *scheduler.State, at scheduler.Time) {
 	all := s.Tenants()
 	root := len(all)

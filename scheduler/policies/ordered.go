@@ -9,8 +9,8 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// jobKey is the sort key of a job in an ordered policy: the first number, then the
-// second, then submission and id. Smaller goes first.
+// jobKey is the sort key of a job in an ordered policy: the first number, then the second, then
+// submission and id. Smaller goes first.
 type jobKey [2]float64
 
 // ordered is a policy that serves the first job in an order that may change as tasks
@@ -19,8 +19,9 @@ type ordered struct {
 	name string
 	// key is called for each job with ready work, and again for a job after each of its placements.
 	key func(j *scheduler.Job, now scheduler.Time) jobKey
-	// nextOrder returns a time before which ready jobs have no other order if nothing happens, Never if time changes
-	// none; nil if it never does. It is asked where tasks have nodes reserved: the order says which.
+	// nextOrder returns a time until which the order of the ready jobs stays if nothing happens,
+	// Never if time alone does not change it; nil for a policy whose order never changes. It is
+	// called when nodes are reserved for tasks: the order decides for which.
 	nextOrder func(s *scheduler.State, now scheduler.Time) scheduler.Time
 	// deadlinesFirst reports that jobs with a deadline come before others.
 	deadlinesFirst bool
@@ -50,7 +51,7 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, limit int) sche
 		return p.idleDecision(now)
 	}
 	for !p.isDone() && p.nextPass() {
-		o.heap = slices.Grow(o.heap[:0], min(s.JobCount(), s.Queue().Ready())) // at once: growing by and by copies it several times
+		o.heap = slices.Grow(o.heap[:0], min(s.JobCount(), s.Queue().Ready())) // at once: to grow it step by step would copy it several times
 		for j, at := s.Queue().Next(0); j != nil; j, at = s.Queue().Next(at) {
 			o.heap = append(o.heap, jobEntry{key: o.key(j, now), seq: at, job: j})
 		}
@@ -72,8 +73,8 @@ func (o *ordered) Decide(s *scheduler.State, now scheduler.Time, limit int) sche
 	return p.finish(p.reason)
 }
 
-// placeNextStage places one task of a job and returns its stage, the first that can be placed, or nil. The cursor is a
-// stage before which none can be placed any more in this pass.
+// placeNextStage places one task of a job and returns its stage, the first that can be placed, or
+// nil. No stage before the cursor can be placed any more in this pass.
 func (p *placer) placeNextStage(j *scheduler.Job, cursor *int32) *scheduler.Stage {
 	for ; int(*cursor) < len(j.Stages); *cursor++ {
 		if g := j.Stages[*cursor]; g.Ready() && p.placeOne(g) {
@@ -94,9 +95,9 @@ func (a jobEntry) compare(b jobEntry) int {
 
 var byKey = heaps.Order[jobEntry]{Less: func(a, b jobEntry) bool { return a.compare(b) < 0 }}
 
-// nextCrossing returns the first time at which one ready job's key passes another's, or falls to 0. of returns the first
-// number of a job's key at a time, if nothing happens until then, and by how much it grows in a second. The result does not
-// depend on now, as long as nothing happens. O(ready jobs x log + their stages).
+// nextCrossing returns the first time at which one ready job's key passes another's, or falls to 0. of returns
+// the first number of a job's key at a time, if nothing happens until then, and its growth per second. The
+// result does not depend on now, as long as nothing happens. O(ready jobs x log + their stages).
 func (o *ordered) nextCrossing(s *scheduler.State, now scheduler.Time, of func(*scheduler.Job, scheduler.Time) (value, rate float64)) scheduler.Time {
 	type line struct{ value, rate float64 }
 	var jobs []jobEntry

@@ -9,8 +9,8 @@ import (
 var reserveParam = Param{Name: "reserve", Kind: Bool, Default: "false",
 	Help: "reserve a node for each task that is next and fits nowhere, as YARN does, instead of passing it over"}
 
-// placer is shared by the simple policies. It applies actions to the State inside a transaction, collects actions and
-// reasons in reused slices, and answers cycles in which nothing changed. All of it is a cache.
+// placer is shared by the simple policies. It applies actions to the State inside a transaction, collects actions
+// and reasons in reused slices, and caches the answer for cycles in which nothing changed. All of it is a cache.
 type placer struct {
 	s           *scheduler.State
 	now         scheduler.Time
@@ -20,8 +20,8 @@ type placer struct {
 	idleAtStamp bool // the decision at seenStamp was empty
 	firstMisfit *scheduler.Stage
 
-	// reserveForMisfits reserves a node for each task that is next in the policy's order and fits nowhere, as YARN's
-	// schedulers do. Otherwise a large task would be passed over for ever while small ones arrive.
+	// reserveForMisfits reserves a node for each task that is next in the policy's order and fits nowhere,
+	// as YARN's schedulers do. Otherwise small tasks that keep arriving would pass a large task for ever.
 	reserveForMisfits bool
 	reservedNodes     []scheduler.NodeID // reserved in this cycle
 	reservedFor       []scheduler.StageID
@@ -43,7 +43,7 @@ type placer struct {
 func newPlacer(v paramValues) placer { return placer{reserveForMisfits: v.bool("reserve")} }
 
 // begin starts a cycle. It returns true if nothing changed since a cycle that decided nothing: the answer is then
-// idleDecision. Suspended tasks resume before anything new starts: no policy that uses placer suspends, another one did.
+// idleDecision. Suspended tasks resume before new tasks start: policies with a placer never suspend, another policy did.
 func (p *placer) begin(s *scheduler.State, now scheduler.Time, limit int) bool {
 	if p.beginWithoutResume(s, now, limit) {
 		return true
@@ -71,14 +71,14 @@ func (p *placer) beginWithoutResume(s *scheduler.State, now scheduler.Time, limi
 }
 
 // nextPass reports whether to go through the jobs: once, and again after each pass that placed something while nodes
-// were reserved, since the reservations may then differ. The last pass is thus what the next cycle would begin with.
+// were reserved, since the reservations may then differ. So the last pass is what the next cycle would begin with.
 func (p *placer) nextPass() bool {
 	if p.passes > 0 && (len(p.reservedNodes) == 0 || len(p.actions) == p.actionsBefore) {
 		return false
 	}
 	p.passes, p.actionsBefore, p.firstMisfit = p.passes+1, len(p.actions), nil
 	p.reservedNodes, p.reservedFor = p.reservedNodes[:0], p.reservedFor[:0]
-	p.misfits.nextPass() // without the reservations they may fit
+	p.misfits.nextPass() // without the reservations, demands may fit
 	return true
 }
 
@@ -87,16 +87,16 @@ func (p *placer) idleDecision(now scheduler.Time) scheduler.Decision {
 		WaitingContinues: p.round.Continues, WaitingMore: p.round.More, Wake: p.wake}
 }
 
-// wakeAt requests a cycle at a time, or earlier if one is requested already; Never requests none.
+// wakeAt requests a cycle at a time, unless an earlier one is requested; Never requests none.
 func (p *placer) wakeAt(at scheduler.Time) {
 	if at < scheduler.Never && (p.wake == 0 || at < p.wake) {
 		p.wake = at
 	}
 }
 
-// finish explains what waits, rolls the State back and returns the decision.
+// finish records why stages wait, rolls the State back and returns the decision.
 func (p *placer) finish(reason func(*scheduler.Stage) scheduler.Waiting) scheduler.Decision {
-	if p.misfits.passed { // to examine what this cycle passed over
+	if p.misfits.passed { // to examine the demands that this cycle passed over
 		p.wakeAt(scheduler.Time(p.misfits.turn+1) * misfitTurn)
 	}
 	if !p.omitReasons {
@@ -148,8 +148,8 @@ func (p *placer) placeOne(g *scheduler.Stage) bool {
 	return false
 }
 
-// bestNode returns the node for the next task of a stage that no other is reserved
-// for: if possible, one on which it has not failed.
+// bestNode returns the node for the next task of a stage that is not reserved for another: if
+// possible, one on which the task has not failed.
 func (p *placer) bestNode(g *scheduler.Stage) (scheduler.NodeID, int16) {
 	if failed := g.NextFailedOn(); len(failed) > 0 {
 		p.excluded = append(append(p.excluded[:0], p.reservedNodes...), failed...)
@@ -175,9 +175,9 @@ func (p *placer) reserveNodes(g *scheduler.Stage) {
 	}
 }
 
-// withholdsCapacity reports whether a task that may start fits on a reserved node, so that it matters for which tasks nodes
-// are reserved. Where none fits, whether a pass reserved nodes depends on what the State knows of the least demand.
-// O(1) where nothing is free, else O(stages that wait) at most.
+// withholdsCapacity reports whether a startable task fits on a reserved node, so that it matters
+// for which tasks nodes are reserved. If none fits, whether a pass reserved nodes depends on the
+// State's cache of the least demand. O(1) if nothing is free, else O(waiting stages) at most.
 func (p *placer) withholdsCapacity() bool {
 	if len(p.reservedNodes) == 0 || !p.s.Queue().CapacityForAny() {
 		return false
@@ -234,14 +234,14 @@ type noCapacity struct {
 	reservedFor scheduler.StageID // the stage that a fitting node is reserved for
 }
 
-// explain records why stages wait on the State as the cycle leaves it: each stage, or the next part of them.
-// The other parts are requested at once: nothing else may happen.
+// explain records why stages wait on the State at the end of the cycle: all stages, or the next
+// part of them. It requests the other parts at once, since no other event may trigger them.
 func (p *placer) explain(reason func(*scheduler.Stage) scheduler.Waiting) {
 	clear(p.noCapacityReasons)
 	if p.noCapacityReasons == nil {
 		p.noCapacityReasons = map[scheduler.DemandClass]noCapacity{}
 	}
-	// At once: growing a long list by and by copies it several times.
+	// At once: to grow a long list step by step would copy it several times.
 	p.waitingReasons = slices.Grow(p.waitingReasons, min(p.s.Queue().Ready(), scheduler.MaxExplained))
 	p.round.Next(p.s.Queue(), p.seenStamp, scheduler.MaxExplained, func(g *scheduler.Stage) { p.waitingReasons = append(p.waitingReasons, reason(g)) })
 	if p.round.Unfinished {
@@ -263,8 +263,9 @@ func (p *placer) reason(g *scheduler.Stage) scheduler.Waiting {
 	return w
 }
 
-// explainNoCapacity sets why no node fits and on how many nodes, counted once per demand. If a reserved node would fit, it
-// sets the stage that it is reserved for. Very many demands are not counted, and some were not examined in this cycle.
+// explainNoCapacity sets why no node fits and on how many nodes, counted once per demand. If a
+// reserved node would fit, it sets the stage that the node is reserved for. Beyond a number of
+// demands none is counted; some demands were not examined in this cycle.
 func (p *placer) explainNoCapacity(w *scheduler.Waiting, g *scheduler.Stage, key scheduler.DemandClass) {
 	l, known := p.noCapacityReasons[key]
 	if !known {
@@ -277,7 +278,7 @@ func (p *placer) explainNoCapacity(w *scheduler.Waiting, g *scheduler.Stage, key
 	w.Reason, w.Nodes, w.Behind = l.reason, l.nodes, l.reservedFor
 }
 
-// lackingReason finds out why no node is left for a stage. O(nodes) once for a demand.
+// lackingReason computes why no node is left for a stage. O(nodes) once per demand.
 func (p *placer) lackingReason(g *scheduler.Stage) (l noCapacity) {
 	if p.s.Cluster().NextNode(g, 0) == scheduler.NoNode {
 		l.reason, l.nodes = p.s.Cluster().WhyNowhere(g)

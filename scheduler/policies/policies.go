@@ -42,7 +42,7 @@ type Param struct {
 	Help    string
 	Min     float64 // inclusive range of Int, Float and Duration (in seconds), if Max > Min
 	Max     float64
-	Choices []string // of Choice
+	Choices []string // of a Choice
 }
 
 // Info is one policy of the table.
@@ -52,8 +52,8 @@ type Info struct {
 	Params []Param
 	// SimOnly policies know true job sizes, so they run in simulations only.
 	SimOnly bool
-	// Reserves policies make reservations, and release them. Others do neither: what a policy before them has
-	// reserved is the caller's to release before the first decision.
+	// Reserves policies make and release reservations. Other policies do neither: the caller must
+	// release the reservations of an earlier policy before the first decision.
 	Reserves bool
 	new      func(paramValues) scheduler.Policy
 }
@@ -74,8 +74,8 @@ func withCommonParams(table ...Info) []Info {
 	return table
 }
 
-// New returns a policy. Parameters left out take their defaults. An unknown name or
-// a value out of range is an error that says what to write.
+// New returns a policy. Omitted parameters take their defaults. An unknown name or a value out of
+// range is an error that says what to write.
 func New(name string, params map[string]string) (scheduler.Policy, error) {
 	info, err := Get(name)
 	if err != nil {
@@ -101,8 +101,8 @@ func New(name string, params map[string]string) (scheduler.Policy, error) {
 	return p, nil
 }
 
-// WithoutUnknown returns params without those that a policy of the table does not have, and the names
-// of these, in order: another version of the program may have chosen them.
+// WithoutUnknown returns params without those that a policy of the table does not have, and the
+// names of these, in order. Another version of the program may have chosen them.
 func WithoutUnknown(name string, params map[string]string) (known map[string]string, unknown []string) {
 	info, err := Get(name)
 	if err != nil {

@@ -66,7 +66,7 @@ var edfInfo = Info{
 	},
 }
 
-// edfKey orders by deadline, jobs without one behind by priority, infeasible ones last if infeasibleLast.
+// edfKey orders by deadline, then jobs without a deadline by priority; infeasible ones are last if infeasibleLast.
 func edfKey(j *scheduler.Job, now scheduler.Time, infeasibleLast bool) jobKey {
 	const high, low, infeasible = math.MaxInt64, 2 * float64(math.MaxInt64), 4 * float64(math.MaxInt64)
 	d := j.Spec.Deadline
@@ -82,7 +82,7 @@ func edfKey(j *scheduler.Job, now scheduler.Time, infeasibleLast bool) jobKey {
 	}
 }
 
-// isLate reports whether a job with a deadline cannot meet it: by its estimate, less the time since its first placement.
+// isLate reports whether a job's estimate, less the time since its first placement, exceeds the time to its deadline.
 func isLate(j *scheduler.Job, now scheduler.Time) bool {
 	left := j.Spec.Estimate
 	if j.FirstPlaced > 0 && now > j.FirstPlaced {
@@ -99,7 +99,7 @@ func nextInfeasible(s *scheduler.State, now scheduler.Time) scheduler.Time {
 			continue
 		}
 		latest := j.Spec.Deadline
-		if j.FirstPlaced == 0 { // afterwards the remaining time falls as the time to the deadline does
+		if j.FirstPlaced == 0 { // after the placement the remaining time shrinks as fast as the time to the deadline
 			latest = latest.Add(-j.Spec.Estimate)
 		}
 		first = min(first, latest.Add(1))
@@ -107,8 +107,8 @@ func nextInfeasible(s *scheduler.State, now scheduler.Time) scheduler.Time {
 	return first
 }
 
-// jobSize returns a job's total work in task-seconds: the true size in a simulation, else what its stages' estimates
-// say.
+// jobSize returns a job's total work in task-seconds: the true size in a simulation, else the sum
+// of its stages' estimates.
 func jobSize(j *scheduler.Job) float64 {
 	if j.Spec.Size > 0 {
 		return j.Spec.Size
@@ -120,7 +120,7 @@ func jobSize(j *scheduler.Job) float64 {
 	return sum
 }
 
-// remainingSize returns the work that a job has left, in task-seconds, and by how much it grows in a second.
+// remainingSize returns a job's remaining work, in task-seconds, and its growth per second.
 func remainingSize(j *scheduler.Job, now scheduler.Time) (left, rate float64) {
 	had := 0.0
 	for _, g := range j.Begun() {
@@ -143,8 +143,8 @@ func containerUnit(v paramValues) scheduler.Resources {
 	return scheduler.Resources{int64(v.int("unit_cpu")), int64(v.int("unit_memory")), int64(v.int("unit_io"))}
 }
 
-// attainedService returns the service a job has had, in container-seconds (LAS_MQ
-// 3.1; a container is max_r demand_r/unit_r), and the containers it runs on.
+// attainedService returns a job's attained service, in container-seconds (LAS_MQ 3.1; a container
+// is max_r demand_r/unit_r), and the containers it runs on.
 func attainedService(j *scheduler.Job, unit scheduler.Resources, now scheduler.Time) (had, runs float64) {
 	for _, g := range j.Begun() {
 		t := g.TaskTime(now)

@@ -11,16 +11,18 @@ var speculateParam = Param{Name: "speculate", Kind: Float, Default: "0", Min: 0,
 	Help: "start a second attempt of a task once it has run this many times as long as its stage's done tasks on average; 0 for never"}
 
 // Bounds of speculation: 1/minDoneDivisor of a stage must be done before its tasks are compared, and at most
-// 1/maxSpeculativeDivisor of what runs (at least one) are second attempts, not to crowd out first ones.
+// 1/maxSpeculativeDivisor of the running attempts (at least one) are second attempts, not to crowd out first attempts.
 const (
 	minDoneDivisor        = 2
 	maxSpeculativeDivisor = 10
 )
 
-// speculativePolicy adds second attempts to the decisions of another policy. Once that policy has placed all it could, each
-// task that lags behind its stage gets one, on a node with free capacity and no reservations, if it leaves what caps allow
-// to the policy's guarantees. The policy then decides again, since its reasons may have changed, until neither adds
-// anything. The first attempt to succeed wins; the State ends the other. Nothing is remembered: run times are in the State.
+// speculativePolicy adds second attempts to the decisions of another policy. After that policy has
+// placed all it could, each task that lags behind its stage gets a second attempt on a node with
+// free capacity and no reservations, if it leaves the policy's guarantees enough of the caps. The
+// policy then decides again, since its reasons may have changed, until neither adds anything. The
+// first attempt to succeed wins; the State ends the other. Nothing is remembered: run times are in
+// the State.
 type speculativePolicy struct {
 	scheduler.Policy
 	factor float64
@@ -33,7 +35,7 @@ type speculativePolicy struct {
 	waitingReasons []scheduler.Waiting
 }
 
-const maxSpeculationRounds = 16 // bounds how often the policy decides in one cycle. The rest is left to the next cycle
+const maxSpeculationRounds = 16 // bounds how often the policy decides in one cycle; the next cycle continues
 
 // SetReasonsWanted passes the setting on to a policy that implements it.
 func (p *speculativePolicy) SetReasonsWanted(wanted bool) {
@@ -43,12 +45,12 @@ func (p *speculativePolicy) SetReasonsWanted(wanted bool) {
 	p.idleAtStamp = false
 }
 
-// DeadlineService returns what the policy does.
+// DeadlineService returns the policy's service.
 func (p *speculativePolicy) DeadlineService() scheduler.DeadlineService {
 	return scheduler.DeadlineServiceOf(p.Policy)
 }
 
-// RefusedByCap passes the question on to the policy.
+// RefusedByCap returns the policy's answer.
 func (p *speculativePolicy) RefusedByCap(s *scheduler.State, g *scheduler.Stage, node scheduler.NodeID, second bool, now scheduler.Time) (scheduler.CapRefusal, bool) {
 	return scheduler.RefusedByCap(p.Policy, s, g, node, second, now)
 }
@@ -69,7 +71,7 @@ func (p *speculativePolicy) Decide(s *scheduler.State, now scheduler.Time, limit
 		if len(p.actions) == limit || n == maxSpeculationRounds-1 || !p.addSecondAttempts(s, &d, now, limit) {
 			break
 		}
-		if len(p.actions) == limit { // what still waits does so for lack of actions
+		if len(p.actions) == limit { // stages still wait for lack of actions
 			p.waitingReasons = p.waitingReasons[:0]
 			for _, w := range d.Waiting {
 				p.waitingReasons = append(p.waitingReasons, scheduler.Waiting{Stage: w.Stage, Tasks: w.Tasks, Reason: scheduler.ReasonCycleFull})
@@ -138,8 +140,8 @@ func secondAttempts(s *scheduler.State) int {
 	return n
 }
 
-// lagging returns the attempts of a stage that have run factor times as long as its done tasks on average, and when the
-// next one will have, Never for none. A stage that was closed again because its input was lost starts nothing.
+// lagging returns the attempts of a stage that have run factor times as long as its done tasks on average, and when
+// the next attempt will have, Never for none. A stage that was closed again because its input was lost has none.
 func (p *speculativePolicy) lagging(s *scheduler.State, g *scheduler.Stage, now scheduler.Time) (late []*scheduler.Attempt, wake scheduler.Time) {
 	if !g.Open || g.Spec.Exclusive || g.Running == 0 || g.Done == 0 || g.Done*minDoneDivisor < g.Spec.Tasks {
 		return nil, scheduler.Never
@@ -164,9 +166,9 @@ func (p *speculativePolicy) lagging(s *scheduler.State, g *scheduler.Stage, now 
 	return late, wake
 }
 
-// placeSecondAttempt returns the placement of a second attempt on another node with
-// free capacity and no reservations. If there is none, its kind is 0, and retryAt is when
-// one may leave caps to guarantees if nothing happens, Never if that is not all that it lacks.
+// placeSecondAttempt returns the placement of a second attempt on another node with free capacity
+// and no reservations. If there is none, its kind is 0, and retryAt is when one may leave
+// guarantees enough of the caps if nothing happens, Never if it lacks more than that.
 func (p *speculativePolicy) placeSecondAttempt(s *scheduler.State, g *scheduler.Stage, a *scheduler.Attempt, now scheduler.Time) (act scheduler.Action, retryAt scheduler.Time) {
 	retryAt = scheduler.Never
 	if g.IsDone(a.ID.Index) || (g.Spec.MaxParallel > 0 && g.Running+g.Suspended >= g.Spec.MaxParallel) || !s.TenantTree().Allows(g) {

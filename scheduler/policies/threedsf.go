@@ -39,8 +39,8 @@ var regularParams = []Param{
 		Help: "a regular job that had nothing for this time for each stage that is ready is next, so that none waits for ever; 0 for never"},
 }
 
-// reservesByDefault is reserveParam for 3dsf. Queues without it gain nothing where tasks
-// differ in size: small tasks of new jobs take each place before a large one fits.
+// reservesByDefault is reserveParam for 3dsf. Without it queues gain nothing if tasks differ in
+// size: small tasks of new jobs take each place before a large task fits.
 var reservesByDefault = func() Param { p := reserveParam; p.Default = "true"; return p }()
 
 var guaranteeParams = []Param{

@@ -46,24 +46,23 @@ func newReservingPolicy(name string, cfg backfill.Config, projects bool, v param
 	return p
 }
 
-// reservingPolicy is backfilling with a reservation for every waiting task: two_tier
-// and conservative. The plan is in the State's reservations, guarantees are policy
-// states; what runs is planned until its bound and has no reservation. A task is the
-// paper's job: its need is the stage's demand, its service time te the job's bound.
+// reservingPolicy is backfilling with a reservation for every waiting task: two_tier and
+// conservative. The plan is in the State's reservations, guarantees are policy states; running
+// tasks are planned until their bound and have no reservation. A task is the paper's job: its need
+// is the stage's demand, its service time te the job's bound.
 //
-// A job without a bound of its own is planned by an estimate and its reservations
-// are no guarantee. Past the estimate a task is suspended only where its capacity is
-// guaranteed to others.
+// A job without a bound of its own is planned by an estimate and its reservations are no guarantee.
+// Past the estimate a task is suspended only where its capacity is guaranteed to others.
 type reservingPolicy struct {
 	name  string
 	spare int
 
 	placer           placer
 	actionsExhausted bool // the cycle's actions were used up
-	mayExhaust       bool // they may not do for what commit has to do
-	keptForStarts    int  // actions that are kept for the starts of dueTasks
-	outdated         bool // a guarantee stays where it is although the plan has changed: no action was left
-	continues        bool // the next decision goes on planning
+	mayExhaust       bool // they may not suffice for commit
+	keptForStarts    int  // actions reserved for the starts of dueTasks
+	outdated         bool // a guarantee did not follow the changed plan: no action was left
+	continues        bool // the next decision continues to plan
 	plan             roundPlan
 	compressed       compression // the last one
 	dueTasks         []dueTask   // scratch
@@ -74,9 +73,9 @@ func (f *reservingPolicy) Name() string { return f.name }
 // SetReasonsWanted implements scheduler.Reasoner.
 func (f *reservingPolicy) SetReasonsWanted(wanted bool) { f.placer.SetReasonsWanted(wanted) }
 
-// Decide costs O(1) if nothing changed. Otherwise it plans on the State's timeline: O(tasks of
-// the projects that changed) to read what is planned of them, O(log) for each change, and a
-// step for each node and each waiting task.
+// Decide costs O(1) if nothing changed. Otherwise it plans on the State's timeline: O(tasks of the
+// changed projects) to read their plans, O(log) for each change, and a step for each node and each
+// waiting task.
 func (f *reservingPolicy) Decide(s *scheduler.State, now scheduler.Time, limit int) scheduler.Decision {
 	p := &f.placer
 	if p.beginWithoutResume(s, now, limit) {
@@ -85,14 +84,14 @@ func (f *reservingPolicy) Decide(s *scheduler.State, now scheduler.Time, limit i
 	f.actionsExhausted, f.outdated, f.keptForStarts = false, false, 0
 	f.plan.planner.SetBudget(planSteps)
 	begin := s.ChangeLog().Position()
-	// If something was blocked or replanned, the decision may leave capacity for
-	// more: repeat until nothing changes. What then still changes is for the next decision.
+	// If something was blocked or replanned, the decision may leave capacity for more: repeat until
+	// nothing changes. Later changes are left to the next decision.
 	const rounds = 5
 	settled := false
 	for i := 0; i < rounds && !settled; i++ {
 		actions, notes := len(p.actions), len(p.states)
 		f.runRound(s, now)
-		f.plan.restored.readTo = begin // what this decision tries is undone at its end
+		f.plan.restored.readTo = begin // the tries of this decision are undone at its end
 		err := s.PolicyStates().Apply(p.states[notes:])
 		changed := len(p.actions) > actions || len(p.states) > notes
 		settled = err != nil || f.actionsExhausted || f.plan.unfinished || !f.plan.needsAnotherRound || !changed
@@ -101,32 +100,32 @@ func (f *reservingPolicy) Decide(s *scheduler.State, now scheduler.Time, limit i
 		f.wakeAt(now+1, now)
 	}
 	if f.actionsExhausted {
-		f.compressed.timeline = nil // some tasks are not where they were planned
+		f.compressed.timeline = nil // some tasks differ from their plan
 	} else if f.compressed.fresh {
 		f.compressed.record(s, p.actions)
 	}
 	return p.finish(f.reason)
 }
 
-// What one decision plans at most, so that none takes long: planning goes on in the next one,
-// which is due at once. A step is about a tenth of a microsecond.
+// Limits of one decision's planning, so that none takes long: planning continues in the next
+// decision, which is due at once. A step takes about a tenth of a microsecond.
 const (
 	planSteps    = 100_000
-	stepsPerTask = 100 // at least, to plan one
-	// maxPlannedTasks is how many waiting tasks of a project are planned at the same time if it
-	// has no guarantee. The others follow as these start.
+	stepsPerTask = 100 // at least, to plan one task
+	// maxPlannedTasks is how many waiting tasks of a project without a guarantee are planned at the
+	// same time. The others follow as these start.
 	maxPlannedTasks = 10_000
 )
 
 // runRound plans on the State as this cycle has changed it so far.
 func (f *reservingPolicy) runRound(s *scheduler.State, now scheduler.Time) {
-	// 1. Resume what cannot be planned.
+	//   1. Resume tasks that cannot be planned.
 	f.resumeOverCapacity(s)
-	// 2. Read the plan, without the reservations of finished work.
+	//   2. Read the plan, without the reservations of finished work.
 	f.readPlan(s, now)
-	// 3. Stop what overran its bound.
+	//   3. Stop attempts that overran their bound.
 	f.stopOverruns(s, now)
-	// 4. Replan what no longer holds.
+	//   4. Replan reservations that no longer hold.
 	f.repair(s, now)
 	f.plan.displaced = f.plan.planner.HasChanged()
 	f.plan.needsAnotherRound = f.plan.needsAnotherRound || f.plan.displaced
@@ -136,9 +135,9 @@ func (f *reservingPolicy) runRound(s *scheduler.State, now scheduler.Time) {
 	f.planNew(s, now)
 	f.compressed.recordFreed(f.plan.planner)
 	f.plan.planner.Close()
-	// 7. Start what is due and update reservations.
+	//   7. Start due tasks and update reservations.
 	f.commit(s, now)
-	if f.plan.timeline.HasOverrun() { // what has guarantees now may be blocked by a task past its estimate
+	if f.plan.timeline.HasOverrun() { // newly guaranteed work may be blocked by a task past its estimate
 		f.plan.needsAnotherRound = true
 	}
 	if compressed && !f.actionsExhausted {
@@ -146,8 +145,8 @@ func (f *reservingPolicy) runRound(s *scheduler.State, now scheduler.Time) {
 	}
 }
 
-// ownerOf returns the project that a job is planned in: its own if projects are planned,
-// or one that stands for the job alone.
+// ownerOf returns the project that a job is planned in: its own if projects are planned, or one for
+// the job alone.
 func ownerOf(j *scheduler.Job, projects bool) scheduler.ProjectID {
 	if projects {
 		return backfill.OwnerOf(j)
@@ -161,7 +160,7 @@ func (f *reservingPolicy) wakeAt(at, now scheduler.Time) {
 	}
 }
 
-// tryApply applies an action if the cycle has one left that is not kept for the start of a task.
+// tryApply applies an action if the cycle has one left beyond those reserved for the starts of tasks.
 func (f *reservingPolicy) tryApply(a scheduler.Action) bool {
 	if f.placer.actionsLeft <= f.keptForStarts {
 		f.actionsExhausted = true

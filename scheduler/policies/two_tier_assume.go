@@ -18,9 +18,9 @@ type boundAssumptions struct {
 // ChargeTenants reports false: reservations are not charged to tenants.
 func (boundAssumptions) ChargeTenants() bool { return false }
 
-// ClaimOf returns what an attempt occupies, until its expected end. One that is suspended has overrun its bound only if
-// it ran for longer, and no time changes that. Until a claim expires, it must not matter when it was asked for: the
-// NextChange of a timeline that has the claim already must be that of a new one.
+// ClaimOf returns what an attempt occupies, until its expected end. A suspended attempt has overrun its bound
+// only if it ran for longer, and time does not change that. Until a claim expires, it must not depend on the
+// time of the call: NextChange of a timeline that has the claim already must equal that of a new one.
 func (b boundAssumptions) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) scheduler.Claim {
 	if a.Level.Suspended() {
 		return scheduler.Claim{Occupied: a.Occupied, End: scheduler.Never, SourceEnd: scheduler.Never, ValidUntil: scheduler.Never,
@@ -28,18 +28,18 @@ func (b boundAssumptions) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now 
 	}
 	end, bound := b.expectedEnd(s, a, now), b.assumedEnd(s, a, now)
 	c := scheduler.Claim{Occupied: a.Occupied, End: end, SourceEnd: end, ValidUntil: end, Overran: bound < now}
-	if end == now { // it may end right now; if not, it is extended
+	if end == now { // it may end right now; otherwise it is extended
 		c.ValidUntil = now + 1
 	}
-	if w := b.windowOf(s, a, now); w != nil && w.From == bound { // after it, it is another one
+	if w := b.windowOf(s, a, now); w != nil && w.From == bound { // after the window the claim is another one
 		c.ValidUntil = min(c.ValidUntil, w.To)
 	}
 	return c
 }
 
-// expectedEnd returns until when an attempt is assumed to occupy its capacity. One
-// past its bound is assumed to run for grace longer, then 2 x grace, 4 x grace and
-// so on, so that the plan changes at times known to Wake.
+// expectedEnd returns until when an attempt is assumed to occupy its capacity. An attempt past its
+// bound is assumed to run for grace longer, then 2 x grace, 4 x grace and so on, so that the plan
+// changes at times known to Wake.
 func (b boundAssumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) scheduler.Time {
 	if a.Level.Suspended() {
 		return scheduler.Never
@@ -53,7 +53,7 @@ func (b boundAssumptions) expectedEnd(s *scheduler.State, a *scheduler.Attempt, 
 	return end
 }
 
-// assumedEnd returns when an attempt should have ended by its bound or estimate, or will have left with its node.
+// assumedEnd returns when an attempt should end by its bound or estimate, or leaves with its node.
 func (b boundAssumptions) assumedEnd(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) scheduler.Time {
 	g := s.StageOf(a)
 	end := a.Placed.Add(boundLeft(g, b.defaultBound, a.Ran) + b.margin)
@@ -66,8 +66,8 @@ func (b boundAssumptions) assumedEnd(s *scheduler.State, a *scheduler.Attempt, n
 	return end
 }
 
-// windowOf returns the window at which an attempt leaves at the latest, the next one of its node that is not
-// over: nil if there is none, or the attempt's bound or estimate says when it ends.
+// windowOf returns the window in which an attempt leaves at the latest: its node's next window that is
+// not over. It returns nil if there is none, or if the attempt's bound or estimate determines its end.
 func (b boundAssumptions) windowOf(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) *scheduler.Window {
 	windows := s.Node(a.Node).Spec.Windows
 	g := s.StageOf(a)
@@ -80,15 +80,14 @@ func (b boundAssumptions) windowOf(s *scheduler.State, a *scheduler.Attempt, now
 	return nil
 }
 
-// isUnknown reports whether nothing says how long tasks of a stage run. Such a task may start at any time
-// before a node leaves, and is assumed to run until then at most.
+// isUnknown reports whether the run time of a stage's tasks is unknown. Such a task may start at
+// any time before a node leaves, and is assumed to run at most until then.
 func isUnknown(g *scheduler.Stage) bool { return g.Bound() <= 0 && g.Spec.Estimate <= 0 }
 
-// stays reports whether a task of a job without a bound is assumed to stay on a node
-// until that leaves, for ever where it does not: it is non-preemptible there, and its
-// capacity may be guaranteed to others. If no job has a bound, nothing is guaranteed
-// and the estimate is good enough.
+// stays reports whether a task of a job without a bound is assumed to stay on a node until the node
+// leaves, or for ever: it is non-preemptible there, and its capacity may be guaranteed to others.
+// If no job has a bound, nothing is guaranteed and the estimate suffices.
 func (b boundAssumptions) stays(s *scheduler.State, j *scheduler.Job, n scheduler.NodeID) bool {
-	// Other than Check (scheduler.Node.CanPreempt), this spares jobs whose deadline is accepted without a guarantee.
+	// Unlike Check (scheduler.Node.CanPreempt), this spares jobs whose deadline is accepted without a guarantee.
 	return b.hasBounds && (j.IsAccepted() || j.Spec.Project != 0 || !s.Node(n).Spec.Levels.FreesMemory())
 }

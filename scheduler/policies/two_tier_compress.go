@@ -10,9 +10,8 @@ import (
 	"github.com/drover-run/drover/scheduler/backfill"
 )
 
-// compress compresses the schedule if capacity was released earlier than planned, or
-// the nodes changed, since the last time. It returns the policy state that records
-// this.
+// compress compresses the schedule if, since the last time, capacity was released earlier than
+// planned or the nodes changed. It returns the policy state that records this.
 func (f *reservingPolicy) compress(s *scheduler.State, now scheduler.Time) (mark scheduler.PolicyState, compressed bool) {
 	h := fnv.New64a()
 	write := func(v uint64) { h.Write(binary.LittleEndian.AppendUint64(nil, v)) }
@@ -30,7 +29,7 @@ func (f *reservingPolicy) compress(s *scheduler.State, now scheduler.Time) (mark
 	}
 	planClock := f.plan.planner.FreedClock()
 	if _, done := f.plan.planner.Compress(now, backfill.Position{Submitted: math.MinInt64}, math.MaxInt); !done {
-		f.plan.unfinished = true // the next compression begins with what is late in the order again
+		f.plan.unfinished = true // the next compression begins again with the last in order
 		return mark, false
 	}
 	f.compressed = compression{timeline: f.plan.timeline, clock: f.plan.timeline.FreeClock(), mark: mark, fresh: true,
@@ -42,17 +41,17 @@ func (f *reservingPolicy) compress(s *scheduler.State, now scheduler.Time) (mark
 	return mark, true
 }
 
-// compression is what is known of the last compression of the schedule: no task could
-// start earlier then. It only saves searches: without it the next one considers all nodes.
+// compression describes the last compression of the schedule, after which no task could start
+// earlier. It only saves searches: without it the next compression considers all nodes.
 type compression struct {
 	timeline  *scheduler.Timeline // nil: the next compression considers all nodes
-	clock     uint64              // FreeClock of the timeline then
+	clock     uint64              // FreeClock of the timeline at the compression
 	mark      scheduler.PolicyState
-	moved     []scheduler.Reservation // by the decision
-	fresh     bool                    // moved is to be recorded when the decision is complete
-	planClock uint64                  // FreedClock of the planner before it, 0 in a later round
-	// freed marks the bins that planning has freed since it began. What was there only while a round planned
-	// was never in the State, but others were placed around it.
+	moved     []scheduler.Reservation // reservations moved by the decision
+	fresh     bool                    // moved must be recorded when the decision is complete
+	planClock uint64                  // FreedClock of the planner before the compression, 0 in a later round
+	// freed marks the bins that planning has freed since planClock. Work that was there only while
+	// a round planned was never in the State, but others were placed around it.
 	freed []bool
 }
 
@@ -82,8 +81,8 @@ func (c *compression) record(s *scheduler.State, actions []scheduler.Action) {
 	}
 }
 
-// isCurrent reports whether the State is what the compression left, but for what happened
-// on the timeline since.
+// isCurrent reports whether the State is as the compression left it, except for later events on the
+// timeline.
 func (c *compression) isCurrent(s *scheduler.State, t *scheduler.Timeline) bool {
 	if c.timeline != t {
 		return false
@@ -97,6 +96,5 @@ func (c *compression) isCurrent(s *scheduler.State, t *scheduler.Timeline) bool 
 	})
 }
 
-// compressStateSlot is the slot of the policy state with the fingerprint of the last
-// compression.
+// compressStateSlot is the slot of the policy state with the fingerprint of the last compression.
 const compressStateSlot = 2

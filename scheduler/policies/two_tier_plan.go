@@ -8,8 +8,8 @@ import (
 	"github.com/drover-run/drover/scheduler/backfill"
 )
 
-// roundPlan is the plan of one round, read from the State. Its planner tries reservations in
-// the State's timeline until Close.
+// roundPlan is the plan of one round, read from the State. Its planner tries reservations in the
+// State's timeline until Close.
 type roundPlan struct {
 	planner *backfill.Planner
 	boundAssumptions
@@ -22,18 +22,18 @@ type roundPlan struct {
 	blockedReservations map[scheduler.ReservationID]bool // due, but blocked by something other than capacity
 	blockedUntil        map[scheduler.StageID]scheduler.Time
 	restored            restoredOwners
-	newOwners           []*restoredOwner      // those that are not planned in full or have no guarantee
-	displaced           bool                  // repairs took the place of planned work, perhaps
-	searched            bool                  // no reservation can start earlier except on nodes that were marked freed
+	newOwners           []*restoredOwner      // owners not planned in full or without a guarantee
+	displaced           bool                  // repairs may have taken the place of planned work
+	searched            bool                  // no reservation can start earlier except on nodes marked as freed
 	pinned              []backfill.Key        // tasks that wait for their own node only, in this round
-	notSearched         map[backfill.Key]bool // tasks that were pinned since the last compression, or then
+	notSearched         map[backfill.Key]bool // tasks that were pinned at the last compression or since
 	suspendedStage      *scheduler.Stage
-	unfinished          bool           // the budget is spent: the next decision goes on
-	tasksLeft           int32          // to plan of the project that is built
-	scarce              bool           // there are not reservations for all, see mayPlan
+	unfinished          bool           // the budget is spent: the next decision continues
+	tasksLeft           int32          // tasks of the current project that may still be planned
+	scarce              bool           // there are too few reservations for all tasks, see mayPlan
 	reservable          int            // reservations for tasks that have none and may be planned; see mayPlan
-	optional            bool           // the project that is built has no guarantee: its tasks may be left out
-	truncated           bool           // it has more
+	optional            bool           // the current project has no guarantee: its tasks may be left out
+	truncated           bool           // the current project has more tasks than are planned
 	window              int            // tasks, see chooseWindow; 0 for windowTasks
 	nextTurn            scheduler.Time // when the window moves on, 0 if it holds all
 
@@ -57,34 +57,34 @@ func (p *roundPlan) begin(s *scheduler.State, now scheduler.Time) {
 	clear(p.blockedUntil)
 }
 
-// readPlan reads from the State what changed in the plan since the last round. Reservations of
-// work that is not planned any more are dropped.
+// readPlan reads from the State what changed in the plan since the last round. It drops
+// reservations of work that is no longer planned.
 func (f *reservingPolicy) readPlan(s *scheduler.State, now scheduler.Time) {
 	p := &f.plan
 	p.begin(s, now)
 	p.nextID = s.Reservations().NextID()
-	p.hasBounds = s.Queue().Bounded() > 0 // without one nothing is guaranteed
+	p.hasBounds = s.Queue().Bounded() > 0 // without a bound nothing is guaranteed
 	p.timeline = s.Timeline(p.boundAssumptions, now)
 	p.searched = f.spare == 0 && f.compressed.isCurrent(s, p.timeline)
 	switch {
 	case p.searched:
 		f.compressed.moved = nil // they were accepted
-	case f.spare == 0 && f.compressed.timeline == p.timeline: // it was undone: its moves were refused, or its mark is another one's
+	case f.spare == 0 && f.compressed.timeline == p.timeline: // its moves were refused, or the policy state is another compression's
 		f.compressed.timeline = nil
 	}
-	if f.readOwners(s, f.spare == 0 && !p.scarce); !p.restored.readAll && p.exceedsReservations() { // who is left out depends on all
+	if f.readOwners(s, f.spare == 0 && !p.scarce); !p.restored.readAll && p.exceedsReservations() { // all must be read to decide which are left out
 		p.begin(s, now)
 		f.readOwners(s, false)
 	}
-	p.needsAnotherRound = p.needsAnotherRound || p.scarce                                         // what starts leaves its reservation to others
-	p.eachUnplanned(func(r *scheduler.Reservation) { p.planner.Withdraw(p.timeline, r, 0, nil) }) // but for those that are due and blocked
+	p.needsAnotherRound = p.needsAnotherRound || p.scarce                                         // starting tasks release reservations for others
+	p.eachUnplanned(func(r *scheduler.Reservation) { p.planner.Withdraw(p.timeline, r, 0, nil) }) // except those that are due and blocked
 	p.planner.HasChanged()
 	f.wakeAt(p.timeline.NextChange(), now)
 	f.wakeAt(p.nextTurn, now)
 }
 
-// readOwners reads the owners that changed, or all, and restores them in the planner. It drops the reservations of work
-// that is not planned any more.
+// readOwners reads the owners that changed, or all, and restores them in the planner. It drops the
+// reservations of work that is no longer planned.
 func (f *reservingPolicy) readOwners(s *scheduler.State, keep bool) {
 	p := &f.plan
 	p.findChanged(keep)
@@ -108,19 +108,19 @@ func (f *reservingPolicy) readOwners(s *scheduler.State, keep bool) {
 	p.restoreOwners()
 }
 
-// keptReservations is how many reservations are left to tasks with a guarantee that fail or are lost, and to suspended ones.
+// keptReservations is how many reservations are left for guaranteed tasks that fail or are lost, and for suspended tasks.
 const keptReservations = 1 << 13
 
-// exceedsReservations reports whether the planner has more tasks without a reservation than the State takes reservations, but for
-// keptReservations.
+// exceedsReservations reports whether the planner has more tasks without a reservation than the
+// State can still reserve for, less keptReservations.
 func (p *roundPlan) exceedsReservations() bool {
 	return p.planner.Len()-p.planner.NumKept() > p.s.Reservations().Left()-keptReservations
 }
 
-// mayPlan reports whether a waiting task of the project that is built may be planned: what is planned and does not start
-// needs a reservation. Where all owners are read, those without a guarantee get the reservations that are left in their
-// order; the rest of their tasks is left out, until the tasks before have started, and scarce tells. So no place in the
-// plan depends on one that is not in the State.
+// mayPlan reports whether a waiting task of the current project may be planned: a planned task that
+// does not start needs a reservation. When all owners are read, those without a guarantee get the
+// reservations that are left in order; their other tasks are left out until earlier tasks have
+// started, and scarce is set. So no place in the plan depends on a place that is not in the State.
 func (p *roundPlan) mayPlan(g *scheduler.Stage, task int32) bool {
 	if !p.restored.readAll || g.PlannedAt(task) != nil {
 		return true
@@ -175,10 +175,10 @@ func (p *roundPlan) restoreOwner(o *restoredOwner) {
 	o.incomplete = !guaranteed || o.unplaced
 }
 
-// existing describes a task that is planned: where it is suspended, and what is reserved
-// for it.
+// existing returns the planner's description of a planned task: where it is suspended, and its
+// reservation.
 func (p *roundPlan) existing(k backfill.Key, need *backfill.Need) (x backfill.Existing) {
-	g := p.suspendedStage // the last one, usually of the task before
+	g := p.suspendedStage // the last stage, usually that of the task before
 	if g == nil || g.Job.Spec.ID != k.Job || g.Index != k.Stage {
 		g = p.s.Stage(k.StageID())
 		p.suspendedStage = g
@@ -193,7 +193,7 @@ func (p *roundPlan) existing(k backfill.Key, need *backfill.Need) (x backfill.Ex
 	}
 	if r != nil {
 		x.Spot, x.Need, x.Kept = p.timeline.ReservedAt(r, *need)
-		x.End, x.Searched = r.End, p.searched && len(g.Spec.After) == 0 && (x.Pinned || !p.notSearched[k]) // what it comes after may have ended since
+		x.End, x.Searched = r.End, p.searched && len(g.Spec.After) == 0 && (x.Pinned || !p.notSearched[k]) // its predecessors may have ended since
 		x.Ref = uint64(r.ID)
 		x.Changed = r.Kind != p.reserveKind(g.Job, r.Node) || r.Project != g.Job.Spec.Project || r.Latest != 0
 	}
@@ -216,8 +216,8 @@ func (p *roundPlan) eachUnplanned(yield func(*scheduler.Reservation)) {
 	}
 }
 
-// needsPlan reports whether a task is planned for: it is pending, or suspended on
-// its node and not parked.
+// needsPlan reports whether a task is planned: it is pending, or suspended on its node and not
+// parked.
 func (p *roundPlan) needsPlan(g *scheduler.Stage, task int32) bool {
 	if g.Job.Phase != scheduler.JobActive || task >= g.Spec.Tasks {
 		return false
@@ -225,8 +225,8 @@ func (p *roundPlan) needsPlan(g *scheduler.Stage, task int32) bool {
 	return g.IsPending(task) || suspendedAttempt(p.s, g, task) != nil
 }
 
-// suspendedAttempt returns the first attempt that is not parked of a task that isSuspended, nil if there is none. There
-// are two where a second attempt was made, and the one that is planned for goes on alone.
+// suspendedAttempt returns the first unparked attempt of a task that isSuspended, nil if there is
+// none. A task with a second attempt has two, and only the planned one resumes.
 func suspendedAttempt(s *scheduler.State, g *scheduler.Stage, task int32) *scheduler.Attempt {
 	var first *scheduler.Attempt
 	for a := range s.Attempts().Of(g, task) {
@@ -250,8 +250,8 @@ func isSuspended(s *scheduler.State, g *scheduler.Stage, task int32) (all bool) 
 	return all
 }
 
-// hasParked reports whether a task of a stage is parked, with all its attempts: nobody knows when the stage ends.
-// O(1) if none is suspended, else O(tasks of the stage).
+// hasParked reports whether all attempts of some task of a stage are parked: the end of the stage
+// is then unknown. O(1) if none is suspended, else O(tasks of the stage).
 func (p *roundPlan) hasParked(g *scheduler.Stage) bool {
 	if g.Suspended > 0 {
 		for a := range p.s.Attempts().In(g) {
@@ -263,8 +263,7 @@ func (p *roundPlan) hasParked(g *scheduler.Stage) bool {
 	return false
 }
 
-// buildProject describes the waiting work of a project, or of a single job, in
-// p.project.
+// buildProject sets p.project to the waiting work of a project, or of a single job.
 func (p *roundPlan) buildProject(id scheduler.ProjectID, j *scheduler.Job) {
 	requests := p.project.Requests[:0]
 	p.project = backfill.ProjectFor(p.s, id, j)
@@ -281,8 +280,8 @@ func (p *roundPlan) buildProject(id scheduler.ProjectID, j *scheduler.Job) {
 	}
 }
 
-// buildRequest adds a stage's waiting tasks to the project. Suspended tasks need only
-// what they do not occupy, and only on their own node.
+// buildRequest adds a stage's waiting tasks to the project. Suspended tasks need only what they do
+// not occupy, and only on their own node.
 func (p *roundPlan) buildRequest(g *scheduler.Stage) {
 	r := backfill.Request{Job: g.Job.Spec.ID, Stage: g.Index, Need: p.needs.NeedOf(g.Spec.Demand, g.Spec.Disk), NotBefore: p.earliestStart(g),
 		Bound: taskBound(g, p.defaultBound) + p.margin, SoftBound: g.Job.Spec.Bound <= 0, Unknown: isUnknown(g)}
@@ -308,8 +307,8 @@ func (p *roundPlan) buildRequest(g *scheduler.Stage) {
 	}
 }
 
-// addSpecialTask handles a task that is due and blocked, whose reservation stays as it
-// is, or suspended, and returns false for any other.
+// addSpecialTask adds a task that is suspended, or due and blocked, whose reservation then stays.
+// It returns false for any other task.
 func (p *roundPlan) addSpecialTask(g *scheduler.Stage, r *backfill.Request, task int32, blocked bool) bool {
 	a := suspendedAttempt(p.s, g, task)
 	if a != nil { // only caps can block it
@@ -334,10 +333,10 @@ func (p *roundPlan) addSpecialTask(g *scheduler.Stage, r *backfill.Request, task
 	return true
 }
 
-// collectTasks collects the tasks of a stage to plan in scratch space: the pending
-// ones; of a stage with max_parallel only as many as may start now, planned ones
-// first; of a closed stage none while a predecessor is planned in part, or a task before it is parked. Of a
-// project without a guarantee it collects tasksLeft at most.
+// collectTasks collects the tasks of a stage to plan in scratch space: the pending tasks; of a
+// stage with max_parallel only as many as may start now, planned ones first; of a closed stage none
+// while a predecessor is planned in part or an earlier task is parked. Of a project without a
+// guarantee it collects tasksLeft at most.
 func (p *roundPlan) collectTasks(g *scheduler.Stage) {
 	if !g.Open && (p.truncated || slices.ContainsFunc(g.Job.Stages, (*scheduler.Stage).ExceedsParallel) ||
 		slices.ContainsFunc(g.Job.Stages[:g.Index], p.hasParked)) {
@@ -386,15 +385,13 @@ func (p *roundPlan) collectTasks(g *scheduler.Stage) {
 	slices.Sort(p.tasks[from:])
 }
 
-// isBlocked reports whether something other than capacity keeps a due task from
-// starting: a predecessor, max_parallel or a cap. Its reservation stays as it is
-// until that changes.
+// isBlocked reports whether something other than capacity keeps a due task from starting: a
+// predecessor, max_parallel or a cap. Its reservation stays until that changes.
 func isBlocked(s *scheduler.State, g *scheduler.Stage) bool {
 	return !g.Open || g.Startable() == 0 || !s.TenantTree().Allows(g)
 }
 
-// earliestStart returns when the running tasks of a stage's predecessors should have
-// ended.
+// earliestStart returns when the running tasks of a stage's predecessors should have ended.
 func (p *roundPlan) earliestStart(g *scheduler.Stage) scheduler.Time {
 	at := scheduler.Time(0)
 	if !g.Open {
@@ -410,9 +407,9 @@ func (p *roundPlan) earliestStart(g *scheduler.Stage) scheduler.Time {
 	return at
 }
 
-// reserveKind returns the kind of a job's reservations on a node: guarantees, or plans based
-// on an estimate. A task that stays until its node leaves needs the former: others may be
-// guaranteed capacity there after that.
+// reserveKind returns the kind of a job's reservations on a node: guarantees, or plans based on an
+// estimate. A task that stays until its node leaves needs a guarantee, since capacity there may be
+// guaranteed to others after that.
 func (p *roundPlan) reserveKind(j *scheduler.Job, n scheduler.NodeID) scheduler.ReservationKind {
 	mayStay := j.Spec.Project != 0 || j.Spec.AcceptedByQuote || (len(p.s.Node(n).Spec.Windows) > 0 && p.stays(p.s, j, n))
 	if j.Spec.Bound <= 0 && (!p.hasBounds || !mayStay) {

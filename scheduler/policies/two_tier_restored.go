@@ -8,51 +8,51 @@ import (
 	"github.com/drover-run/drover/scheduler/backfill"
 )
 
-// restoredOwners lists the owners of planned work that the planner has as the State has them:
-// projects, and jobs that are planned alone. It is valid for one timeline of one State. A round
-// reads from the State those that changed, and all if it cannot tell which.
+// restoredOwners lists the owners (projects, or jobs planned alone) whose work the planner has in
+// the same state as the State. It is valid for one timeline of one State. A round reads the owners
+// that changed, or all if it cannot tell which.
 type restoredOwners struct {
 	state    *scheduler.State
 	timeline *scheduler.Timeline
-	readAll  bool   // all of them in this round
-	readTo   uint64 // in the State's change log
+	readAll  bool   // all owners were read in this round
+	readTo   uint64 // position in the State's change log
 	readAt   scheduler.Time
 	byID     map[scheduler.ProjectID]*restoredOwner
 	ordered  []*restoredOwner // by their first active jobs
 	reserved int              // sum over all
-	movable  int              // tasks of those that may be left out, see chooseWindow
+	movable  int              // tasks of owners that may be left out, see chooseWindow
 	changed  []*restoredOwner // in this round
-	entered  []*restoredOwner // those that the window has reached in this round
+	entered  []*restoredOwner // owners that the window reached in this round
 	leftOut  int              // owners that the window has not reached
 	stale    []staleReservation
 
-	closedStage     *scheduler.Stage // the last one of which a due reservation was read in this round
+	closedStage     *scheduler.Stage // the last closed stage whose due reservation was read in this round
 	unplannedBefore bool             // tasks before it have no reservation
 }
 
-// staleReservation is a reservation of work that is not planned any more, or not there.
+// staleReservation is a reservation of work that is no longer planned, or not there.
 type staleReservation struct {
 	id   scheduler.ReservationID
 	task backfill.Key
 }
 
-// restoredOwner is one owner as it was read. There may be 100,000: it is one cache line.
+// restoredOwner is one owner as it was read. It is one cache line, since there may be 100,000.
 type restoredOwner struct {
 	id         scheduler.ProjectID
-	first      *scheduler.Job // its first active job, nil if none is
+	first      *scheduler.Job // its first active job, nil for none
 	submitted  scheduler.Time // of first
 	job        scheduler.JobID
 	firstStart scheduler.Time // of its reservations
 	reserved   int32          // reservations of the plan
-	movable    int32          // its waiting tasks if the plan has nothing of it yet, else 0; see chooseWindow
-	volatile   bool           // what was read depends on more than the owner's own work
+	movable    int32          // its waiting tasks if nothing of it is planned yet, else 0; see chooseWindow
+	volatile   bool           // the values read depend on more than the owner's own work
 	planned    bool           // the planner has it
 	guaranteed bool
-	incomplete bool // it is not planned in full or has no guarantee
-	unplaced   bool // it is not planned in full, as far as is known; see completePlans
+	incomplete bool // not planned in full, or without a guarantee
+	unplaced   bool // not planned in full, as far as is known; see completePlans
 	truncated  bool // more of its tasks wait than are planned
 	listed     bool // in changed
-	leftOut    bool // it is not in the window
+	leftOut    bool // not in the window
 }
 
 func (o *restoredOwner) compare(x *restoredOwner) int {
@@ -71,8 +71,8 @@ func (w *restoredOwners) mark(id scheduler.ProjectID) {
 	}
 }
 
-// findChanged lists the owners that are to be read again in this round, and prepares the
-// planner for them. O(owners + nodes + changes), O(jobs) if all are.
+// findChanged lists the owners that must be read again in this round, and prepares the planner for
+// them. O(owners + nodes + changes), O(jobs) if all must be.
 func (p *roundPlan) findChanged(keep bool) {
 	w := &p.restored
 	w.changed, w.stale, w.closedStage = w.changed[:0], w.stale[:0], nil
@@ -94,8 +94,8 @@ func (p *roundPlan) findChanged(keep bool) {
 	w.readAt = p.now
 }
 
-// markChanged marks the owners that changed since the last round, that were tried elsewhere in
-// it, or that depend on the time. It returns false if that is not known.
+// markChanged marks the owners that changed since the last round, that it tried elsewhere, or that
+// depend on the time. It returns false if these are unknown.
 func (p *roundPlan) markChanged() bool {
 	w := &p.restored
 	p.planner.NextRound(p.searched, func(id scheduler.ProjectID) { w.mark(id) })
@@ -115,8 +115,8 @@ func (p *roundPlan) markChanged() bool {
 	})
 }
 
-// readReservations reads which reservations the changed owners have, and lists those of work
-// that is not planned any more as stale. O(owners), O(1) if none changed.
+// readReservations reads the reservations of the changed owners, and lists those of work that is no
+// longer planned as stale. O(owners), O(1) if none changed.
 func (p *roundPlan) readReservations() {
 	w := &p.restored
 	if len(w.changed) == 0 {
@@ -160,8 +160,8 @@ func (p *roundPlan) readOwner(o *restoredOwner) {
 // isKnown reports whether an owner was read and has jobs.
 func (o *restoredOwner) isKnown() bool { return o.job != 0 }
 
-// jobsOf returns the jobs of a project, or the single job that it stands for: none if unknown. It is valid until
-// the next call.
+// jobsOf returns the jobs of a project, or the single job that it stands for; none if it is
+// unknown. The result is valid until the next call.
 func (p *roundPlan) jobsOf(id scheduler.ProjectID) []*scheduler.Job {
 	p.jobs = p.jobs[:0]
 	if j := p.s.Job(backfill.JobOf(id)); j != nil {
@@ -174,7 +174,7 @@ func (p *roundPlan) jobsOf(id scheduler.ProjectID) []*scheduler.Job {
 	return p.jobs
 }
 
-// readJob reads the reservations of a job of an owner, and whether it is the first.
+// readJob reads the reservations of a job of an owner, and records whether it is the owner's first.
 func (p *roundPlan) readJob(o *restoredOwner, j *scheduler.Job) {
 	active := j.Phase == scheduler.JobActive
 	earlier := j.Spec.Submitted < o.submitted || (j.Spec.Submitted == o.submitted && j.Spec.ID < o.job)
@@ -201,8 +201,8 @@ func (p *roundPlan) readJob(o *restoredOwner, j *scheduler.Job) {
 	}
 }
 
-// isPremature reports whether a reservation is due although tasks are to be planned again before its closed stage: it might
-// keep from them the capacity that they need, and the stage closed. O(1) but for the first of a stage in a row.
+// isPremature reports whether a reservation is due although tasks before its closed stage must be planned again: it
+// might keep the capacity from them, and thereby the stage closed. O(1) except for the first of a stage in a row.
 func (p *roundPlan) isPremature(g *scheduler.Stage, r *scheduler.Reservation) bool {
 	if r.Start > p.now || g.Open {
 		return false
@@ -213,8 +213,8 @@ func (p *roundPlan) isPremature(g *scheduler.Stage, r *scheduler.Reservation) bo
 	return p.restored.unplannedBefore
 }
 
-// hasUnplanned reports whether a task of a stage is to be planned and has no reservation, as after a loss or when it was
-// suspended. O(tasks).
+// hasUnplanned reports whether a task of a stage must be planned and has no reservation, for
+// example after a loss or a suspension. O(tasks).
 func (p *roundPlan) hasUnplanned(g *scheduler.Stage) bool {
 	for t := g.NextPending(0); t >= 0; t = g.NextPending(t + 1) {
 		if g.PlannedAt(t) == nil {
@@ -231,7 +231,7 @@ func (p *roundPlan) hasUnplanned(g *scheduler.Stage) bool {
 	return false
 }
 
-// hasReservations is len(j.Reservations()) > 0, answered from the cache line of a job that is always read.
+// hasReservations is len(j.Reservations()) > 0, from the first cache line of a job, which is always read.
 func hasReservations(j *scheduler.Job) bool { return j.Guarantees > 0 || j.Unguaranteed() > 0 }
 
 func hasDisk(s *scheduler.State, r *scheduler.Reservation) bool {
@@ -250,19 +250,19 @@ func (p *roundPlan) reservationOf(k backfill.Key) *scheduler.Reservation {
 	return nil
 }
 
-// Work that waits and of which nothing is planned yet is read into the planner in parts, for with
-// very much of it reading alone would make a decision long. The window is what a decision reads of
-// it: in half the first owners in order of submission, in half those beyond, which take turns by the
-// time. So none is left out for ever behind others for which there is no place, and the same State at
-// the same time gives the same window.
+// Waiting work without any plan is read into the planner in parts: reading very much of it would
+// make a decision long. The window is what a decision reads of it: one half for the first owners in
+// order of submission, one half for those beyond, which take turns by time. So no owner is left out
+// for ever behind others that fit nowhere, and the same State at the same time gives the same
+// window.
 const (
 	windowTasks = 1 << 13
-	// windowTurn is how long one part of those beyond has its turn.
+	// windowTurn is how long the turn of one part of those beyond lasts.
 	windowTurn = misfitTurn
 )
 
-// countMovable adds the waiting tasks of a job, and reports whether the plan has
-// something of the job: a reservation, or a suspended task, which has its place.
+// countMovable adds the waiting tasks of a job, and reports whether the plan has something of the
+// job: a reservation, or a suspended task, which has its place.
 func (o *restoredOwner) countMovable(j *scheduler.Job) (inPlan bool) {
 	if inPlan = hasReservations(j); inPlan || j.Phase != scheduler.JobActive {
 		return inPlan
@@ -282,9 +282,9 @@ func (p *roundPlan) isGuaranteed(o *restoredOwner) bool {
 }
 
 // chooseWindow decides which owners are in the planner in this round: all that have something
-// planned, and of the others those in the window. It takes out those that are not, and lists those
-// that come in. O(1) if all are in the window, else O(owners). An owner belongs to the window by its
-// first task; it has maxPlannedTasks at most.
+// planned, and of the others those in the window. It removes the owners that left the window, and
+// lists those that entered. O(1) if all are in the window, else O(owners). An owner belongs to the
+// window by its first task; it has at most maxPlannedTasks.
 func (p *roundPlan) chooseWindow() {
 	w := &p.restored
 	w.entered = w.entered[:0]
@@ -293,7 +293,7 @@ func (p *roundPlan) chooseWindow() {
 	if w.movable <= size && w.leftOut == 0 {
 		return
 	}
-	half, turn := max(1, w.movable), 0 // all are first
+	half, turn := max(1, w.movable), 0 // all are in the first half
 	if w.movable > size {
 		half = size / 2
 		parts := max(1, (w.movable-1)/half)
@@ -304,7 +304,7 @@ func (p *roundPlan) chooseWindow() {
 	before := 0
 	w.leftOut = 0
 	for _, o := range w.ordered {
-		// Part -1 is the first half of the window, and the others take turns.
+		// Part -1 is the first half of the window; the other parts take turns.
 		part := before/half - 1
 		out := o.movable > 0 && part >= 0 && part != turn
 		before += int(o.movable)
@@ -321,7 +321,7 @@ func (p *roundPlan) chooseWindow() {
 	}
 }
 
-// isShortened reports whether tasks of a job or its project are not planned since no reservations are left for them.
+// isShortened reports whether tasks of a job or its project are unplanned for lack of reservations.
 func (p *roundPlan) isShortened(j *scheduler.Job) bool {
 	if !p.scarce {
 		return false

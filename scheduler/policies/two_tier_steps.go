@@ -9,10 +9,10 @@ import (
 	"github.com/drover-run/drover/scheduler/backfill"
 )
 
-// resumeOverCapacity resumes suspended tasks on nodes that have less than nothing free of what these tasks do not need:
-// frozen ones, where a node shrank below the memory that they occupy. A plan has no place there while that is so, which
-// such a task alone may keep so for ever. Where anything is reserved on the node, there is a time at which it has places
-// again. O(suspended tasks), O(1) if none is.
+// resumeOverCapacity resumes suspended tasks on nodes whose free capacity is negative in something
+// that these tasks do not need more of: frozen tasks on a node that shrank below their memory. A
+// plan has no place on such a node, and such a task alone may keep it so for ever. If anything is
+// reserved on the node, it has places again at some time. O(suspended tasks), O(1) if none is.
 func (f *reservingPolicy) resumeOverCapacity(s *scheduler.State) {
 	for a := range s.Attempts().Resumable() {
 		n := s.Node(a.Node)
@@ -23,17 +23,17 @@ func (f *reservingPolicy) resumeOverCapacity(s *scheduler.State) {
 	}
 }
 
-// isOverCapacity reports whether a node or one of its disks has less than nothing free of something.
+// isOverCapacity reports whether something free on a node or one of its disks is negative.
 func isOverCapacity(n *scheduler.Node) bool {
 	return n.Free[scheduler.CPU] < 0 || n.Free[scheduler.Memory] < 0 ||
 		slices.ContainsFunc(n.Disks, func(d scheduler.DiskUse) bool { return d.FreeIO < 0 || d.FreeSpace < 0 })
 }
 
-// stopOverruns suspends attempts past their bound, or kills them if they cannot be
-// moved out of memory. It leaves jobs with an accepted deadline, and unless their
-// capacity is guaranteed to others, attempts past a mere estimate, and those that it
-// would have to kill: the estimate was wrong, and letting a short task end costs less
-// than suspending it; and one that is killed begins again, and may never end.
+// stopOverruns suspends attempts past their bound, or kills them if their memory cannot leave the
+// node. It spares jobs with an accepted deadline. It also spares, unless their capacity is
+// guaranteed to others, attempts past a mere estimate and attempts that it would have to kill: the
+// estimate was wrong, and letting a short task end costs less than suspending it; a killed attempt
+// begins again, and may never end.
 func (f *reservingPolicy) stopOverruns(s *scheduler.State, now scheduler.Time) {
 	if !f.plan.timeline.HasOverrun() {
 		return
@@ -41,7 +41,7 @@ func (f *reservingPolicy) stopOverruns(s *scheduler.State, now scheduler.Time) {
 	var stop []*scheduler.Attempt
 	for _, n := range s.Nodes() {
 		if len(stop) > f.placer.actionsLeft {
-			break // the rest is for the next decision
+			break // the rest is left to the next decision
 		}
 		if !f.plan.hasBounds && !slices.ContainsFunc(s.Reservations().On(n.Spec.ID), isGuarantee) {
 			continue // all of them are past a mere estimate
@@ -71,7 +71,7 @@ func levelOutOfMemory(s *scheduler.State, a *scheduler.Attempt) scheduler.Level 
 	return 0
 }
 
-// mustStop reports whether an attempt runs, is past its bound and must not go on.
+// mustStop reports whether an attempt runs, is past its bound and must not continue.
 func (f *reservingPolicy) mustStop(s *scheduler.State, a *scheduler.Attempt, now scheduler.Time) bool {
 	j := s.StageOf(a).Job
 	if a.Phase > scheduler.AttemptRunning || f.plan.assumedEnd(s, a, now) >= now || j.Spec.AcceptedByQuote {
@@ -93,8 +93,8 @@ func (f *reservingPolicy) blocksGuarantee(s *scheduler.State, a *scheduler.Attem
 
 func isGuarantee(r *scheduler.Reservation) bool { return r.Kind == scheduler.ReserveProject }
 
-// repair replans what was reserved on unschedulable nodes, what no longer fits, and
-// what could not start in time.
+// repair replans the work on unschedulable nodes, the work that no longer fits, and the work that
+// could not start in time.
 func (f *reservingPolicy) repair(s *scheduler.State, now scheduler.Time) {
 	nodes := s.Nodes()
 	var lost []int32
@@ -105,7 +105,7 @@ func (f *reservingPolicy) repair(s *scheduler.State, now scheduler.Time) {
 			}
 		}
 	}
-	f.plan.planner.SpareLast(nodes, f.spare) // LoseBins takes what the lost ones need
+	f.plan.planner.SpareLast(nodes, f.spare) // LoseBins uses the spare nodes that the lost ones need
 	if len(lost) > 0 {
 		violated, done := f.plan.planner.LoseBins(now, lost, func(b int32) bool { return !nodes[b].Spec.Down })
 		f.recordViolations(violated, now)
@@ -129,9 +129,9 @@ func (f *reservingPolicy) recordViolations(violations []backfill.Violation, now 
 	}
 }
 
-// planNew plans what has no place yet and guarantees departures. A dependent task
-// follows its predecessor when that is planned later and leaves capacity for others,
-// so planning is repeated until nothing moves, a few times at most.
+// planNew plans work without a place and guarantees departures. A dependent task follows its
+// predecessor when that is planned later and leaves capacity for others, so planning is repeated
+// until nothing moves, a few times at most.
 func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 	const rounds = 4
 	f.plan.planner.HasChanged()
@@ -139,7 +139,7 @@ func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 	if f.plan.displaced {
 		owners = f.plan.ownersToComplete()
 	}
-	// What was repaired leaves something for what has no place.
+	// The repair leaves a part of the budget for work without a place.
 	f.plan.planner.SetBudget(max(f.plan.planner.StepsLeft(), planSteps/10))
 	finished := true
 	for range rounds {
@@ -171,7 +171,7 @@ func (f *reservingPolicy) planNew(s *scheduler.State, now scheduler.Time) {
 	}
 }
 
-// ownersToComplete returns the owners with work to plan, and all that are planned if previously
+// ownersToComplete returns the owners with work to plan, and all planned owners if previously
 // planned work lost its place. O(tasks).
 func (p *roundPlan) ownersToComplete() (owners []*restoredOwner) {
 	missing := 0
@@ -193,9 +193,9 @@ func (p *roundPlan) ownersToComplete() (owners []*restoredOwner) {
 	return owners
 }
 
-// completePlans places what has no place yet of the given owners: first of those with a guarantee, of which
-// tasks failed or were lost, then of the others, which must not take the places of the former. It returns
-// false if some are not planned in full.
+// completePlans finds places for the unplaced work of the given owners: first of those with a
+// guarantee, whose tasks failed or were lost, then of the others, which must not take places from
+// the former. It returns false if some are not planned in full.
 func (p *roundPlan) completePlans(owners []*restoredOwner) (finished bool) {
 	finished = p.completeGuaranteed(owners)
 	if !finished {
@@ -211,12 +211,12 @@ func (p *roundPlan) completePlans(owners []*restoredOwner) (finished bool) {
 	return p.completeNew(owners) && finished
 }
 
-// newWorkTurns is the number of turns of which one is for new work also while owners with a guarantee use
-// up the budget: they may do so for long if much of them fits nowhere.
+// newWorkTurns is the number of turns of which one is for new work even while owners with a
+// guarantee use up the budget: they may do so for long if much of their work fits nowhere.
 const newWorkTurns = 8
 
-// completeGuaranteed places what has no place of owners with a guarantee: with half of the budget in order,
-// with the other half by turns, so that none waits for ever behind others that fit nowhere.
+// completeGuaranteed finds places for the unplaced work of owners with a guarantee: half of the
+// budget in order, half by turns, so that none waits for ever behind others that fit nowhere.
 func (p *roundPlan) completeGuaranteed(owners []*restoredOwner) (finished bool) {
 	p.toRestore = p.toRestore[:0]
 	for _, o := range owners {
@@ -247,16 +247,16 @@ func (p *roundPlan) completeGuaranteed(owners []*restoredOwner) (finished bool) 
 	return finished
 }
 
-// completeOwner places what has no place yet of an owner within the budget, and returns false if that is
-// spent before all of it was tried.
+// completeOwner finds places for the unplaced work of an owner within the budget, and returns false
+// if the budget is spent before all of it was tried.
 func (p *roundPlan) completeOwner(o *restoredOwner) (finished bool) {
 	_, err := p.planner.CompletePlan(p.now, o.id)
 	o.unplaced = err != nil
 	return !errors.Is(err, backfill.ErrUnfinished) && (err == nil || p.planner.CompleteWhatFits(p.now, o.id))
 }
 
-// completeNew places what has no place yet of owners without a guarantee. If it is so much that the
-// budget may not do, each gets an equal part of it, so that a large project does not keep small ones
+// completeNew finds places for the unplaced work of owners without a guarantee. If the budget may
+// not suffice, each gets an equal part of it, so that a large project does not keep small ones
 // waiting. Once the budget is spent it costs O(1) for each owner with a task to place.
 func (p *roundPlan) completeNew(owners []*restoredOwner) (finished bool) {
 	finished = true
@@ -298,8 +298,8 @@ func (f *reservingPolicy) canGuarantee(id scheduler.ProjectID) bool {
 	})
 }
 
-// runsUntil returns when all running tasks of a project should have ended: 0 if none
-// runs, scheduler.Never if unknown. O(running tasks of the project).
+// runsUntil returns when all running tasks of a project should have ended: 0 if none runs,
+// scheduler.Never if unknown. O(running tasks of the project).
 func (f *reservingPolicy) runsUntil(s *scheduler.State, id scheduler.ProjectID, now scheduler.Time) scheduler.Time {
 	until := scheduler.Time(0)
 	for _, j := range f.plan.jobsOf(id) {
@@ -312,8 +312,8 @@ func (f *reservingPolicy) runsUntil(s *scheduler.State, id scheduler.ProjectID, 
 	return until
 }
 
-// replanCause returns why work of a project is planned again: one of its own tasks ran past its bound, is suspended
-// otherwise (isSuspensionCause), or failed. O(attempts of the project).
+// replanCause returns why work of a project is planned again: one of its own tasks ran past its
+// bound, is suspended otherwise (isSuspensionCause), or failed. O(attempts of the project).
 func (f *reservingPolicy) replanCause(s *scheduler.State, id scheduler.ProjectID, now scheduler.Time) backfill.Cause {
 	cause := backfill.CauseFailed
 	for _, j := range f.plan.jobsOf(id) {
@@ -331,8 +331,8 @@ func (f *reservingPolicy) replanCause(s *scheduler.State, id scheduler.ProjectID
 	return cause
 }
 
-// isSuspensionCause reports whether an attempt of a stage may be why its project is late: it is suspended, and without a
-// place in the plan so far. A reduce that gave way to a map whose output was lost is not: it is late because of the map.
+// isSuspensionCause reports whether an attempt of a stage may be why its project is late: it is suspended, and without
+// a place in the plan so far. A reduce that gave way to a map whose output was lost is no cause: the map is.
 func isSuspensionCause(g *scheduler.Stage, a *scheduler.Attempt) bool {
 	return a.Level.Suspended() && (a.Parked || (!g.WaitsForInput() && g.PlannedAt(a.ID.Index) == nil))
 }
@@ -340,18 +340,18 @@ func isSuspensionCause(g *scheduler.Stage, a *scheduler.Attempt) bool {
 // dueTask is a task that is planned to start now.
 type dueTask struct {
 	backfill.PlannedTask
-	kept bool // an action is kept for its start
+	kept bool // an action is reserved for its start
 }
 
-// actionsPerTask is how many actions commit takes for a task at most: its reservation moves, it starts, and the reservation
-// is dropped.
+// actionsPerTask is how many actions commit takes for a task at most: its reservation moves, it
+// starts, and the reservation is dropped.
 const actionsPerTask = 3
 
-// commit makes the State's reservations those of the plan and starts what is due.
+// commit makes the State's reservations those of the plan and starts due tasks.
 //
-// Reservations of tasks that are due are dropped before any of these starts, which needs the actions for all of them:
-// where the decision may not have so many, each starts in its reservation instead, and if that is a guarantee, an action
-// is kept for it. So the decision is valid wherever its actions end, and the next one goes on.
+// All due tasks' reservations are dropped before any of the tasks starts, which needs actions for all of them.
+// If the decision may lack these, each task starts in its reservation instead, with an action reserved for it
+// if that is a guarantee. So the decision is valid wherever its actions end, and the next one continues.
 func (f *reservingPolicy) commit(s *scheduler.State, now scheduler.Time) {
 	f.dropUnplanned(s, now)
 	f.dueTasks = f.dueTasks[:0]
@@ -402,8 +402,8 @@ func (f *reservingPolicy) takeDue(s *scheduler.State, x *backfill.PlannedTask) {
 	f.dueTasks = append(f.dueTasks, due)
 }
 
-// isReservedNow reports whether a guarantee reserves capacity for a due task now where it is planned: no other one is then
-// in the way of its start.
+// isReservedNow reports whether a guarantee reserves capacity for a due task now at its planned
+// place: then no other guarantee is in the way of its start.
 func (f *reservingPolicy) isReservedNow(x *backfill.PlannedTask) bool {
 	r := f.plan.reservationOf(x.Key)
 	return r != nil && r.Kind.IsGuarantee() && r.Node == scheduler.NodeID(x.Spot.Bin) && r.Start <= f.placer.now && r.End > f.placer.now
@@ -415,14 +415,14 @@ func (f *reservingPolicy) dropUnplanned(s *scheduler.State, now scheduler.Time) 
 	p.eachUnplanned(func(r *scheduler.Reservation) { missing = append(missing, backfill.KeyOf(r)) })
 	for _, k := range missing {
 		f.unreserve(k)
-		// A task that was lost or stopped may leave its stage with more tasks
-		// than may run at once; the stages behind it then cannot be planned.
+		// A task that was lost or stopped may leave its stage with more tasks than may run at once;
+		// the stages behind it then cannot be planned.
 		f.violateGuarantee(s, s.Job(k.Job), now)
 	}
 }
 
-// recordDropped records that guarantees are violated of which a stale reservation was dropped: its task waits or is parked,
-// and has no other one now. Check demands it. O(stale reservations).
+// recordDropped records violations of guarantees whose stale reservation was dropped: its task
+// waits or is parked, and has no other reservation now. Check requires this. O(stale reservations).
 func (f *reservingPolicy) recordDropped(s *scheduler.State, now scheduler.Time) {
 	for i := range f.plan.restored.stale {
 		k := &f.plan.restored.stale[i].task
@@ -450,8 +450,8 @@ func (f *reservingPolicy) unreserve(k backfill.Key) {
 	}
 }
 
-// reserve makes the State's reservation of one task that of the plan. It returns false if the cycle has no action left for it,
-// or the State takes no more reservations.
+// reserve makes the State's reservation of one task the one in the plan. It returns false if the
+// cycle has no action left for it, or the State accepts no more reservations.
 func (f *reservingPolicy) reserve(s *scheduler.State, x *backfill.PlannedTask, old *scheduler.Reservation) bool {
 	g := s.Stage(x.Key.StageID())
 	r := x.Reservation(g)
@@ -464,7 +464,7 @@ func (f *reservingPolicy) reserve(s *scheduler.State, x *backfill.PlannedTask, o
 			return true
 		}
 	} else if s.Reservations().Left() == 0 { // more than keptReservations were needed
-		f.compressed.timeline = nil // others were planned around this one
+		f.compressed.timeline = nil // others were planned around this reservation
 		return false
 	} else {
 		r.ID = f.plan.nextID
@@ -473,8 +473,8 @@ func (f *reservingPolicy) reserve(s *scheduler.State, x *backfill.PlannedTask, o
 	return f.tryApply(scheduler.Action{Kind: scheduler.ActReserve, Reservation: r})
 }
 
-// startTask starts a due task if nothing but capacity was in question. Where reservations are left that are not in the
-// plan any more, it starts in its own one only.
+// startTask starts a due task unless something other than capacity stops it. If obsolete
+// reservations are left, it starts only in its own.
 func (f *reservingPolicy) startTask(s *scheduler.State, due *dueTask) {
 	x := &due.PlannedTask
 	g := s.Stage(x.Key.StageID())
@@ -495,7 +495,7 @@ func (f *reservingPolicy) startTask(s *scheduler.State, due *dueTask) {
 	}
 }
 
-// canStart reports whether a due task can start where it is planned.
+// canStart reports whether a due task can start at its planned place.
 func (f *reservingPolicy) canStart(s *scheduler.State, g *scheduler.Stage, x *backfill.PlannedTask) bool {
 	if a := suspendedAttempt(s, g, x.Key.Task); a != nil {
 		return s.Attempts().CanResume(a)
@@ -537,8 +537,8 @@ func (f *reservingPolicy) reason(g *scheduler.Stage) scheduler.Waiting {
 	return w
 }
 
-// reserved returns the reservation of a stage's first waiting task that is due and could not start, nil for
-// none, and when the next one is due, 0 for none. O(reservations of the job).
+// reserved returns the reservation of a stage's first waiting task that is due and could not start,
+// nil for none, and when the next reservation is due, 0 for none. O(reservations of the job).
 func (f *reservingPolicy) reserved(g *scheduler.Stage) (due *scheduler.Reservation, next scheduler.Time) {
 	for _, r := range g.Job.Reservations() {
 		switch {
