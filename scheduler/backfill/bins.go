@@ -8,7 +8,7 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// bins is which items are on each bin, and where capacity was released since.
+// bins lists the items on each bin, and where capacity was released since.
 type bins struct {
 	states          []binState
 	recentlyFreed   []int32        // bins by freedClock, the latest last; may hold outdated duplicates
@@ -88,7 +88,7 @@ func (s *bins) unlink(it *item) {
 	s.numPlaced--
 }
 
-// setSpare excludes a bin of a profile from every plan, or not any more.
+// setSpare excludes a bin of a profile from every plan, or includes it again.
 func (s *bins) setSpare(prof *Profile, b int32, spare bool) {
 	if x := s.bin(b); x.spare != spare {
 		x.spare = spare
@@ -109,7 +109,7 @@ func (p *Planner) openBins(yield func(b int32) bool) {
 	}
 }
 
-// space is what is free when: on bins, in accounts, and below caps.
+// space is the future free capacity: of bins, of accounts, and below caps.
 type space struct {
 	profile  *Profile
 	accounts *Profile // nil without accounts
@@ -145,7 +145,7 @@ func (c *space) isCharged(it *item) bool {
 	return c.accounts != nil && (it.group.project.Account != 0 || len(it.group.req.Caps) > 0)
 }
 
-// occupyBeyond returns what a suspended task occupies already from its planned end on
+// occupyBeyond returns, from a suspended task's planned end on, what the task occupies already
 // (sign -1), or takes it again (sign 1).
 func (c *space) occupyBeyond(it *item, sign int64) {
 	if occupied := it.group.req.Occupied; occupied != nil {
@@ -153,8 +153,8 @@ func (c *space) occupyBeyond(it *item, sign int64) {
 	}
 }
 
-// earliestByAccount returns the first time at or after at from which the account of the
-// item's project, and its caps, have enough for the item during the given duration.
+// earliestByAccount returns the first time at or after at from which the account of the item's
+// project, and its caps, have enough for the item during the given duration.
 func (c *space) earliestByAccount(it *item, at scheduler.Time, duration time.Duration) scheduler.Time {
 	if !c.isCharged(it) {
 		return at

@@ -6,7 +6,7 @@ import (
 	"github.com/drover-run/drover/scheduler/timeline"
 )
 
-// The planner's terms for what is free when.
+// The planner's terms for future free capacity.
 type (
 	Need    = timeline.Need
 	Profile = timeline.Profile
@@ -46,8 +46,8 @@ type Config struct {
 	MaxTries int
 }
 
-// isFlexible reports whether tasks of a new project may take backfill times, at which reservations of
-// others are moved.
+// isFlexible reports whether tasks of a new project may take backfill times, which move
+// reservations of others.
 func (c *Config) isFlexible(pr *project) bool {
 	return c.Variant == Flexible || c.Variant == FlexibleSF || (c.Variant == Priority && pr.HighPriority)
 }

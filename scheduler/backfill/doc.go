@@ -1,7 +1,6 @@
-// Package backfill plans reservations ahead of time: the two-tier backfilling algorithms
-// 2TSB, 2TFB, 2TFB-SF and 2TPB (Two-tier Project and Job Scheduling for Cloud Computing
-// Environments, sections 4.2 to 4.6, Alg. 1-3) on a profile of what is free when (package
-// timeline).
+// Package backfill plans reservations ahead of time: the two-tier backfilling algorithms 2TSB,
+// 2TFB, 2TFB-SF and 2TPB (Two-tier Project and Job Scheduling for Cloud Computing Environments,
+// sections 4.2 to 4.6, Alg. 1-3) on a profile of future free capacity (package timeline).
 //
 // Planner plans projects of jobs in a Profile. It guarantees a departure time at
 // submission, compresses the schedule when a job ends early, and reports which

@@ -30,8 +30,8 @@ type equivalenceKey struct {
 	unknown   bool
 }
 
-// classOf returns the class of a group. The first call finds the classes of all groups: many
-// rounds search for nothing.
+// classOf returns the class of a group. The first call classifies all groups; that is deferred
+// since many rounds search nothing.
 func (c *classes) classOf(p *Planner, g *group) *equivalenceClass {
 	if !c.classified {
 		c.classified = true
@@ -71,15 +71,15 @@ func (c *classes) dropUnused(projects int) {
 	}
 }
 
-// finder keeps, for one class, the earliest start on each bin in a tournament tree; the
-// root is the earliest over all bins. A stored start is exact for the time it was
-// computed for and a lower bound for later times, so a start that has passed is
-// computed again when it reaches the root. So is one that was not computed yet.
+// finder keeps, for one class, the earliest start on each bin in a tournament tree; the root is the
+// earliest over all bins. A stored start is exact for the time it was computed for and a lower
+// bound for later times. When a start that has passed, or that was not computed yet, reaches the
+// root, it is computed again.
 type finder struct {
 	eqClass *equivalenceClass
 	now     scheduler.Time // time of the last query
 	starts  []scheduler.Time
-	disks   []int16    // notComputed where starts is only a lower bound
+	disks   []int16    // notComputed if starts is only a lower bound
 	fits    []firstFit // see fitsAt
 	tree    []int32    // tree[1] is the root; the leaves begin at half the length
 	logPos  uint64     // position in the profile's change log up to which the finder is in sync
@@ -88,17 +88,17 @@ type finder struct {
 // notComputed stands for the disk of a start that was not computed.
 const notComputed = -3
 
-// firstFit is the first time at or after from at which the need of a class fits on some disk of a bin,
-// if only for a moment.
+// firstFit is the first time at or after from at which the need of a class fits on some disk of a
+// bin, if only for a moment.
 type firstFit struct {
 	version  uint64 // 1 + the bin's version
 	from, at scheduler.Time
 }
 
-// fitsAt reports whether the class's need fits on some disk of a bin at a time. O(1) if the bin has not
-// changed and it fits no earlier than was found.
+// fitsAt reports whether the class's need fits on some disk of a bin at a time. O(1) if the bin is
+// unchanged and the time is not after the first fit found.
 func (f *finder) fitsAt(p *Planner, b int32, at scheduler.Time) bool {
-	for int(b) >= len(f.fits) { // often only the first bins are asked for
+	for int(b) >= len(f.fits) { // often only the first bins are searched
 		f.fits = append(f.fits, firstFit{})
 	}
 	x := &f.fits[b]
@@ -149,8 +149,8 @@ func (f *finder) sync(p *Planner, now scheduler.Time) {
 	f.logPos = p.space.profile.ChangePosition()
 }
 
-// rebuild computes the earliest start on every bin up to the first that is free at once, which is the
-// earliest of all.
+// rebuild computes the earliest start on every bin up to the first bin that is free at once, which
+// is the earliest of all.
 func (f *finder) rebuild(p *Planner) {
 	n := int(p.space.profile.Bins())
 	leaves := 1
@@ -207,8 +207,8 @@ func (f *finder) earlierBin(a, b int32) int32 {
 	return b
 }
 
-// costOfSearch returns the steps of a search of all bins. It depends on the plan alone, not on
-// what is cached: a finder that exists already is as dear as one that does not yet.
+// costOfSearch returns the steps of a search of all bins. It depends only on the plan, not on
+// caches: a finder that exists costs as much as one that must be built.
 func (c *classes) costOfSearch(p *Planner, it *item) int {
 	bins := int(p.space.profile.Bins())
 	if it.pinned || (bins >= c.finderThreshold && c.classOf(p, it.group).live >= c.finderThreshold) {
@@ -219,6 +219,6 @@ func (c *classes) costOfSearch(p *Planner, it *item) int {
 
 type classes struct {
 	byKey           map[equivalenceKey]*equivalenceClass
-	classified      bool // each group has its class, see classOf
+	classified      bool // classOf has classified all groups
 	finderThreshold int  // finderMinItems, or a test's value
 }

@@ -3,7 +3,7 @@ package backfill
 // slab hands out zeroed values and takes all of them back at once.
 type slab[T any] struct {
 	chunks [][]T
-	n      int // values handed out of them
+	n      int // values handed out
 	free   []*T
 }
 
@@ -30,8 +30,7 @@ func (s *slab[T]) reset() {
 	s.n, s.free = 0, s.free[:0]
 }
 
-// memory is what projects are made of, for a planner that is used for one try after the
-// other (Reset) to use again.
+// memory holds the parts of projects, which a planner reuses from one try to the next (Reset).
 type memory struct {
 	projects   slab[project]
 	groups     slab[group]
@@ -48,8 +47,8 @@ func (m *memory) reset() {
 	m.groupLists, m.itemLists, m.amounts = m.groupLists[:0], m.itemLists[:0], m.amounts[:0]
 }
 
-// recycle makes what a project is made of available again; nothing may refer to it. Its lists
-// are kept, empty.
+// recycle makes the parts of a project available again; nothing may refer to them. The project's
+// lists are kept, empty.
 func (m *memory) recycle(pr *project) {
 	for _, g := range pr.groups {
 		for _, it := range g.items {
@@ -65,7 +64,7 @@ func (m *memory) recycle(pr *project) {
 	m.projects.free = append(m.projects.free, pr)
 }
 
-// carve returns an empty list with room for n entries at the end of an arena. Lists that were
+// carve returns an empty list with space for n entries at the end of an arena. Lists that were
 // carved before stay valid.
 func carve[T any](arena *[]T, n int) []T {
 	if len(*arena)+n > cap(*arena) {

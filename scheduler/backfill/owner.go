@@ -7,8 +7,8 @@ import (
 )
 
 // How the planning policies keep a plan in a State: its reservations are those of the planned
-// tasks, and what is guaranteed to whom is in policy states. A job that belongs to no project is
-// planned as a project of its own.
+// tasks, and guarantees are policy states. A job without a project is planned as a project of its
+// own.
 
 // SingleJob returns the project that stands for a job alone: its id with the high bit set.
 func SingleJob(id scheduler.JobID) scheduler.ProjectID { return scheduler.ProjectID(id) | 1<<63 }
@@ -21,7 +21,7 @@ func JobOf(id scheduler.ProjectID) scheduler.JobID {
 	return scheduler.JobID(id &^ (1 << 63))
 }
 
-// OwnerOf returns the project that a job is planned in: its own, or the one that stands for it alone.
+// OwnerOf returns the project that a job is planned in: its own, or that of SingleJob.
 func OwnerOf(j *scheduler.Job) scheduler.ProjectID {
 	if j.Spec.Project != 0 {
 		return j.Spec.Project
@@ -58,7 +58,7 @@ func (q Guarantee) States(id scheduler.ProjectID) []scheduler.PolicyState {
 		{PolicyStateKey: StateKey(scheduler.LatestDepartureState, id), At: q.Latest}}
 }
 
-// ViolatedState returns the policy state that says that the guarantee of a project was violated.
+// ViolatedState returns the policy state that records the violation of a project's guarantee.
 func ViolatedState(id scheduler.ProjectID, cause Cause, at scheduler.Time) scheduler.PolicyState {
 	k := StateKey(scheduler.ViolatedState, id)
 	k.Slot = int32(cause)
@@ -73,8 +73,8 @@ func RecordsViolation(states []scheduler.PolicyState, id scheduler.ProjectID) bo
 	})
 }
 
-// ViolationOf returns the policy state that says that the guarantee of a project was violated, and
-// by its slot the Cause; false if it was not. O(causes).
+// ViolationOf returns the policy state that records the violation of a project's guarantee, whose
+// slot is the Cause; false if there is none. O(causes).
 func ViolationOf(s *scheduler.State, id scheduler.ProjectID) (scheduler.PolicyState, bool) {
 	k := StateKey(scheduler.ViolatedState, id)
 	for cause := CauseOverrun; cause <= CauseSuspended; cause++ {
@@ -89,17 +89,17 @@ func ViolationOf(s *scheduler.State, id scheduler.ProjectID) (scheduler.PolicySt
 // KeyOf returns the task that a reservation of the plan is for.
 func KeyOf(r *scheduler.Reservation) Key { return Key{Job: r.Job, Stage: r.Stage, Task: r.Task} }
 
-// Reservation returns the State's reservation of a planned task of a stage, for all that the stage
-// demands. ID, Kind and Latest are for the caller to set.
+// Reservation returns the State's reservation of a planned task of a stage, for the stage's whole
+// demand. The caller must set ID, Kind and Latest.
 func (x *PlannedTask) Reservation(g *scheduler.Stage) scheduler.Reservation {
 	return scheduler.Reservation{Job: x.Key.Job, Stage: x.Key.Stage, Task: x.Key.Task, Project: g.Job.Spec.Project,
 		Node: scheduler.NodeID(x.Spot.Bin), Demand: g.Spec.Demand, Disk: g.Spec.Disk, OnDisk: x.Spot.Disk, Start: x.Spot.At, End: x.End}
 }
 
-// NeedBuffer is memory for the amounts of needs, which a policy uses again in each round.
+// NeedBuffer is memory for the amounts of needs, which a policy reuses in each round.
 type NeedBuffer struct{ amounts []int64 }
 
-// Reset makes the needs that were made so far invalid.
+// Reset makes all needs made so far invalid.
 func (x *NeedBuffer) Reset() { x.amounts = x.amounts[:0] }
 
 // NeedOf is scheduler.NodeNeed with its amounts in the buffer.

@@ -7,8 +7,8 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// workOf returns the work of the search that placed an item last. The finder serves the time of
-// the call only.
+// workOf returns the work of the last search for an item's place. The finder serves only searches
+// from the time of the call.
 func (t *placement) workOf(p *Planner, it *item, later bool) int {
 	work := workPerTask
 	if later || p.classes.finderOf(p, it) == nil {
@@ -22,7 +22,7 @@ func (t *placement) workOf(p *Planner, it *item, later bool) int {
 
 // placement places the items of a project, and displaces others for them.
 type placement struct {
-	numTimes       int    // backfill times of the last item, as far as they were looked at
+	numTimes       int    // backfill times examined for the last item
 	candidateTimes []Spot // scratch
 	delayed        []delayedProject
 }
@@ -32,7 +32,7 @@ type delayedProject struct {
 	before  scheduler.Time
 }
 
-// placeItem places one item of a new project, given the openTime of its group, and reports whether it fits.
+// placeItem places one item of a new project, given the openTime of its group, and reports whether it fitted.
 func (t *placement) placeItem(p *Planner, it *item, from, now scheduler.Time, flexible bool) bool {
 	p.stepsLeft -= placeSteps
 	it.tried = true
@@ -56,8 +56,8 @@ func (t *placement) placeItem(p *Planner, it *item, from, now scheduler.Time, fl
 	return true
 }
 
-// placeZeroNeed places an item that needs nothing where even that does not fit: a job
-// with all-zero needs occupies nothing.
+// placeZeroNeed places an item that needs nothing even where a zero need does not fit: a job with
+// all-zero needs occupies nothing.
 func (t *placement) placeZeroNeed(p *Planner, it *item, now scheduler.Time) bool {
 	for b := range p.space.profile.Bins() {
 		if len(it.group.req.Need.Base) == p.space.profile.BaseSize(b) && !p.space.profile.Closed(b) {
@@ -101,9 +101,9 @@ func (t *placement) tryBackfillTimes(p *Planner, it *item, from, now scheduler.T
 	return false
 }
 
-// tryAtOnce tries the first of the backfill times, from, on all bins. Where they are full of what runs,
-// no more than a look at each of the first Config.MaxTries disks is needed: the class's finder knows
-// since when its need fits on a bin. It counts the spots in numTimes.
+// tryAtOnce tries the first of the backfill times, from, on all bins. On bins full of running tasks
+// it only examines each of the first Config.MaxTries disks: the class's finder knows from when on
+// its need fits on a bin. It counts the spots in numTimes.
 func (t *placement) tryAtOnce(p *Planner, it *item, from, now scheduler.Time) bool {
 	f := p.classes.finderOf(p, it)
 	bins := 0
@@ -131,15 +131,15 @@ func (t *placement) tryAtOnce(p *Planner, it *item, from, now scheduler.Time) bo
 	return false
 }
 
-// trySpot puts an item at a backfill time if its need fits there, and others can make place for the rest of
-// its duration.
+// trySpot puts an item at a backfill time if its need fits there, and others can make place for the
+// rest of its duration.
 func (t *placement) trySpot(p *Planner, it *item, s Spot, now scheduler.Time) bool {
 	return !p.bins.leavesTooEarly(&it.group.req, &s) && p.space.profile.FitsAt(s.Bin, s.Disk, s.At, &it.group.req.Need) && t.shiftReservations(p, it, s, now)
 }
 
-// listBackfillTimes lists the starts and ends of reservations in (from, end)
-// in candidateTimes, by time, bin and disk: feasibleBackfillingTimes of Table 5, but for from. The
-// caller checks whether the item fits then. It lists only the first most.
+// listBackfillTimes lists the first most starts and ends of reservations in (from, end) in
+// candidateTimes, by time, bin and disk: feasibleBackfillingTimes of Table 5, except for from. The
+// caller checks whether the item fits then.
 func (t *placement) listBackfillTimes(p *Planner, from, end scheduler.Time, most int) {
 	t.candidateTimes = t.candidateTimes[:0]
 	limit := end // later times exceed most
@@ -180,10 +180,10 @@ func (t *placement) sortTimes() {
 	t.candidateTimes = slices.Compact(t.candidateTimes)
 }
 
-// shiftReservations puts an item at a spot and delays the reservations in its way,
-// within their latest starts and the preemption limit: shiftReservations of Table 5. If
-// the item's account is overdrawn, only reservations of the same account are delayed. None is for a cap alone.
-// On failure it restores the plan and returns false.
+// shiftReservations puts an item at a spot and delays the reservations in its way, within their
+// latest starts and the preemption limit: shiftReservations of Table 5. If the item's account is
+// overdrawn, it delays only reservations of the same account. It delays none for a cap alone. On
+// failure it restores the plan and returns false.
 func (t *placement) shiftReservations(p *Planner, it *item, s Spot, now scheduler.Time) bool {
 	p.stepsLeft -= shiftSteps
 	mark := len(p.journal.log)
@@ -247,9 +247,9 @@ func (t *placement) delayVictim(p *Planner, v *item, now scheduler.Time) bool {
 	return late <= p.cfg.PreemptionLimit
 }
 
-// pickVictim returns the item of another project that covers a time on a bin, has not
-// started and has the largest latest start; ties go to the smallest key. If own is
-// true, it must belong to the account of it. nil if there is none.
+// pickVictim returns the item of another project that covers a time on a bin, has not started and
+// has the largest latest start; ties go to the smallest key. If own is true, the victim must belong
+// to the account of it. It returns nil if there is none.
 func (t *placement) pickVictim(p *Planner, it *item, b int32, at scheduler.Time, own bool) *item {
 	var best *item
 	var most scheduler.Time

@@ -40,8 +40,8 @@ func NewPlanner(cfg Config, prof *Profile) *Planner {
 	return p
 }
 
-// SpareLast excludes the last schedulable nodes from every plan (parameter spare_nodes), until others are lost
-// (LoseBins).
+// SpareLast excludes the last schedulable nodes from every plan (parameter spare_nodes), until
+// others are lost (LoseBins).
 func (p *Planner) SpareLast(nodes []*scheduler.Node, spare int) {
 	for i := len(nodes) - 1; i >= 0 && spare > 0; i-- {
 		if nodes[i].Schedulable() {
@@ -51,8 +51,7 @@ func (p *Planner) SpareLast(nodes []*scheduler.Node, spare int) {
 	}
 }
 
-// SetNonPreemptible marks a bin on which a task with a soft bound cannot be made to
-// leave.
+// SetNonPreemptible marks a bin whose tasks with a soft bound cannot be made to leave.
 func (p *Planner) SetNonPreemptible(b int32, nonPreemptible bool) {
 	if s := p.bins.bin(b); s.nonPreemptible != nonPreemptible {
 		s.nonPreemptible = nonPreemptible
@@ -67,8 +66,8 @@ func (p *Planner) MarkFreed(b int32) { p.bins.markFreed(b) }
 // FreedClock returns the number of times a bin was marked as freed in this round, for FreedSince. O(1).
 func (p *Planner) FreedClock() uint64 { return p.bins.freeClock }
 
-// FreedSince yields the bins of which capacity was released since FreedClock returned a value, also by
-// tasks that were there for a moment of the planning only. O(bins).
+// FreedSince yields the bins whose capacity was released since FreedClock returned a value,
+// including releases of tasks that planning placed there only for a moment. O(bins).
 func (p *Planner) FreedSince(clock uint64, yield func(b int32)) {
 	for b := range p.bins.states {
 		if p.bins.states[b].freedClock > clock {

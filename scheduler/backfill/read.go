@@ -71,7 +71,7 @@ func (p *project) scan(x *PlannedTask, yield func(x *PlannedTask)) {
 	}
 }
 
-// read sets x to what is planned of the item.
+// read sets x to the plan of the item.
 func (it *item) read(x *PlannedTask) {
 	*x = PlannedTask{Key: it.key, Project: it.group.project.ID, Spot: it.spot, End: it.end, Started: it.started,
 		Kept: it.home.Kept, Moved: it.moved, KeptAt: it.home.Spot, Ref: it.home.Ref}

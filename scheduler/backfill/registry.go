@@ -23,7 +23,7 @@ type project struct {
 	guaranteed bool
 	guarantee  Guarantee
 	violated   bool
-	unchecked  int // its place in repairs.unchecked, from 1; 0 for none
+	unchecked  int // position in repairs.unchecked, from 1; 0 for none
 }
 
 // group is a request with its items that have not ended, by task.
@@ -45,15 +45,15 @@ type item struct {
 	started     bool
 	pinned      bool     // must stay on spot.Bin and spot.Disk
 	moved       bool     // see PlannedTask
-	tried       bool     // if it has no place: it was looked for since Restore
-	follows     bool     // if it has no place: Replan looks for one once its predecessors have theirs
+	tried       bool     // for an item without a place: Restore or a later call searched for one
+	follows     bool     // for an item without a place: Replan places it after its predecessors
 	wasSearched bool     // see Existing.Searched
 	touched     bool     // listed in rounds.touched
 	binIndex    int      // index in binState.items
-	home        Reserved // where the owner of the profile has it
+	home        Reserved // its reservation by the owner of the profile
 }
 
-// place is where an item is planned, and what is known of earlier starts.
+// place is the planned place of an item, and what is known of earlier starts.
 type place struct {
 	spot     Spot
 	end      scheduler.Time
@@ -63,9 +63,9 @@ type place struct {
 
 // searched is the last search that found a spot to be the earliest.
 type searched struct {
-	clock uint64         // freeClock then
+	clock uint64         // freeClock at the search
 	from  scheduler.Time // start of the range in which it is the earliest
-	round uint32         // in which it was
+	round uint32         // round of the search
 }
 
 func (q *registry) reset() {
@@ -88,7 +88,7 @@ func (q *registry) item(k Key) *item {
 	return q.items[k]
 }
 
-// isAtHome reports whether an item is where the owner of the profile has it.
+// isAtHome reports whether an item is at the place that the owner of the profile has reserved.
 func (it *item) isAtHome() bool {
 	if !it.placed || !it.home.Kept {
 		return it.placed == it.home.Kept
@@ -101,9 +101,9 @@ func equalNeeds(a, b *Need) bool {
 	return a.IO == b.IO && a.Space == b.Space && slices.Equal(a.Base, b.Base)
 }
 
-// departureSoFar returns when the last task of a project ends, Never if one found no place. The
-// tasks without a place for which none was looked for are left out; untried reports whether there
-// are any.
+// departureSoFar returns when the last task of a project ends, Never if a search for one found no
+// place. It leaves out tasks without a place that were not searched for yet; untried reports
+// whether there are any.
 func (p *project) departureSoFar() (end scheduler.Time, untried bool) {
 	end = scheduler.Time(math.MinInt64)
 	for it := range p.items {
@@ -143,14 +143,14 @@ func (g *group) openTime(now scheduler.Time) scheduler.Time {
 	return at
 }
 
-// setSearched records that the item's spot is the earliest from a time on, with the bins as
-// they were at a free clock.
+// setSearched records that the item's spot is the earliest from a time on, with the bins as they
+// were at a free clock.
 func (it *item) setSearched(p *Planner, clock uint64, from scheduler.Time) {
 	it.searched = searched{clock, from, p.rounds.round}
 }
 
-// isLate reports whether an item that waits has no spot or is planned to start before
-// it can, given the openTime of its group.
+// isLate reports whether a waiting item has no spot or is planned to start before it can, given the
+// openTime of its group.
 func (it *item) isLate(open scheduler.Time) bool {
 	return !it.started && (!it.placed || it.spot.At < open)
 }
@@ -220,8 +220,8 @@ func (q *registry) addGroup(p *Planner, pr *project, r *Request) {
 	pr.groups = append(pr.groups, g)
 }
 
-// isConstrained reports whether the group's items can become late other than by the
-// passing of time: they have predecessors or an earliest start.
+// isConstrained reports whether the group's items can become late by more than the passing of time:
+// they have predecessors or an earliest start.
 func (g *group) isConstrained() bool {
 	return len(g.predecessors) > 0 || g.req.NotBefore > 0
 }
@@ -230,7 +230,7 @@ func bySubmission(a, b *project) int {
 	return a.position().compare(b.position())
 }
 
-// unregister forgets a project none of whose items is placed.
+// unregister removes a project without placed items.
 func (q *registry) unregister(p *Planner, pr *project) {
 	for _, g := range pr.groups {
 		for _, it := range g.items {

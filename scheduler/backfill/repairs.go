@@ -7,16 +7,16 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// repairs finds what no longer holds: guarantees, and the capacity of bins.
+// repairs finds violated guarantees and bins over capacity.
 type repairs struct {
 	unchecked      []*project // projects whose guarantee violations must check, see markUnchecked
-	repairedPos    uint64     // position in the profile's change log up to which Repair has looked
+	repairedPos    uint64     // position in the profile's change log up to which Repair has read
 	overloadedBins []int32    // bins over capacity by their started items alone
 	suspectBins    []int32    // scratch
-	takenOut       []takenOut // by takeOutSuccessors, empty between calls
+	takenOut       []takenOut // scratch of takeOutSuccessors, empty between calls
 }
 
-// takenOut is an item that has no place for a moment, and where it was.
+// takenOut is an item that is temporarily without a place, and where it was.
 type takenOut struct {
 	item *item
 	spot Spot
@@ -30,7 +30,7 @@ func (e *repairs) markUnchecked(pr *project) {
 	}
 }
 
-// unmarkUnchecked undoes markUnchecked. O(1): the last of the list takes its place.
+// unmarkUnchecked undoes markUnchecked. O(1): the last entry of the list moves into the gap.
 func (e *repairs) unmarkUnchecked(pr *project) {
 	if pr.unchecked == 0 {
 		return
@@ -42,14 +42,14 @@ func (e *repairs) unmarkUnchecked(pr *project) {
 	e.unchecked = e.unchecked[:last]
 }
 
-// Replan places waiting tasks again, in the order given, as if they were new requests
-// that displace no other task: tasks that are late or whose reservation was lost.
-// Successors that would then start too early follow; those of tasks that still have no place stay where they are. It returns the guarantees violated
-// by that, with the cause. A task that fits nowhere stays unplaced; those behind the one with which the
-// budget is spent stay as they are.
+// Replan places waiting tasks again, in the order given, as if they were new requests that displace
+// no other task: tasks that are late or whose reservation was lost. Successors that would then
+// start too early follow; successors of tasks that still have no place stay where they are. Replan
+// returns the guarantees that this violates, with the cause. A task that fits nowhere stays
+// unplaced; when the budget is spent, the remaining tasks stay as they are.
 func (p *Planner) Replan(now scheduler.Time, cause Cause, keys ...Key) []Violation {
 	p.now = now
-	var pr *project // the one of the last key
+	var pr *project // the project of the last key
 	for _, k := range keys {
 		if p.stepsLeft <= 0 {
 			break
@@ -70,8 +70,8 @@ func (p *Planner) Replan(now scheduler.Time, cause Cause, keys ...Key) []Violati
 	return p.repairs.violations(p, cause)
 }
 
-// takeOutSuccessors takes out the waiting items that come after items of a project without a place, so that these are
-// not placed around them, and too late; putBack must follow. O(items of the project).
+// takeOutSuccessors takes out the waiting successors of a project's unplaced items, so that these
+// are not placed around them, and too late; putBack must follow. O(items of the project).
 func (e *repairs) takeOutSuccessors(p *Planner, pr *project, now scheduler.Time) {
 	for _, g := range pr.groups {
 		if g.openTime(now) != scheduler.Never {
@@ -87,8 +87,8 @@ func (e *repairs) takeOutSuccessors(p *Planner, pr *project, now scheduler.Time)
 	}
 }
 
-// putBack places what takeOutSuccessors took out and nothing has placed since: behind its predecessors, or where it was
-// while these have no place. If one of them is there, the guarantee cannot be kept.
+// putBack places the items that takeOutSuccessors took out and that are still unplaced: behind their predecessors,
+// or where they were if these have no place. If another item is there now, the guarantee cannot be kept.
 func (e *repairs) putBack(p *Planner, now scheduler.Time) {
 	for _, x := range e.takenOut {
 		it := x.item
@@ -107,8 +107,8 @@ func (e *repairs) putBack(p *Planner, now scheduler.Time) {
 	e.takenOut = e.takenOut[:0]
 }
 
-// replanLate places late items again, stage by stage, and those that were to be placed before their predecessors were.
-// Others whose predecessors have no place yet wait for it where they are. O(items).
+// replanLate places late items again, stage by stage, and items that wait for their predecessors'
+// places. Other items whose predecessors have no place yet stay where they are. O(items).
 func (e *repairs) replanLate(p *Planner, now scheduler.Time) {
 	p.bins.earliestWaiting = scheduler.Never
 	for _, pr := range p.registry.submitOrder {
@@ -142,15 +142,15 @@ func (e *repairs) replanItem(p *Planner, it *item, now scheduler.Time) {
 	}
 }
 
-// LoseBins records that bins were lost. Their waiting tasks are placed again, bin by bin, in submission
-// order: at the same start time if there is capacity, first on a spare bin at least as
-// large as the lost one, which then stops being spare; otherwise at their earliest
-// start. Tasks that were running are placed after those. So no guarantee of waiting
-// tasks is violated while such spare bins last. A bin that keeps reports accepts no new tasks but
-// keeps those on it: started tasks stay, and suspended ones resume there.
+// LoseBins records that bins were lost. Their waiting tasks are placed again, bin by bin, in
+// submission order: at the same start time if there is capacity, first on a spare bin at least as
+// large as the lost one, which then stops being spare; otherwise at their earliest start. Tasks
+// that were running are placed after those. So no guarantee of waiting tasks is violated while such
+// spare bins last. A bin for which keeps returns true accepts no new tasks but keeps those on it:
+// started tasks stay, and suspended ones resume there.
 //
-// It stops before the first bin that finds the budget spent, and returns false: what is on the others
-// stays where it is until the next call, which is to be for all that still have work.
+// It stops before the first bin for which the budget is already spent, and returns false: the tasks on
+// the other bins stay until the next call, whose lost must include all bins that still have work.
 func (p *Planner) LoseBins(now scheduler.Time, lost []int32, keeps func(b int32) bool) (violated []Violation, done bool) {
 	p.now = now
 	for _, b := range lost {
@@ -214,9 +214,9 @@ func (e *repairs) takeSpareBin(p *Planner, lost int32) int32 {
 	return -1
 }
 
-// violations returns, in submission order, the guarantees that no longer hold and were
-// not reported yet. One that held so far, of which a task has no place because none was looked for yet, is
-// left to the next call. O(items of the projects of which an item moved).
+// violations returns, in submission order, the guarantees that no longer hold and were not reported
+// yet. A guarantee that held so far is left to the next call if a task has no place only because
+// none was searched for yet. O(items of the projects of which an item moved).
 func (e *repairs) violations(p *Planner, cause Cause) []Violation {
 	var out []Violation
 	slices.SortFunc(e.unchecked, bySubmission)
@@ -291,8 +291,8 @@ func (e *repairs) repairBin(p *Planner, b int32, now scheduler.Time) bool {
 	}
 }
 
-// firstToRepair returns the first time after at, at which started items alone exceed the capacity of a bin,
-// when that ends or a waiting item begins, Never if neither.
+// firstToRepair returns, after at, when started items alone exceed a bin's capacity, the first time
+// when that ends or a waiting item begins, Never if neither happens.
 func (e *repairs) firstToRepair(p *Planner, b int32, at scheduler.Time) scheduler.Time {
 	first := p.space.profile.FirstWithinCapacity(b, at)
 	for _, o := range p.bins.bin(b).items {

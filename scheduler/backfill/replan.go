@@ -6,9 +6,9 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// Start records that a task starts now. The task must be planned for now or earlier; in
-// the latter case its reservation moves to now, even if that takes a bin over capacity,
-// so callers replan what is late first. Unknown keys are ignored.
+// Start records that a task starts now. The task must be planned for now or earlier; in the latter
+// case its reservation moves to now, even if that takes a bin over capacity, so callers must replan
+// late tasks first. Unknown keys are ignored.
 func (p *Planner) Start(k Key, now scheduler.Time) {
 	it := p.registry.item(k)
 	if it == nil || !it.placed || it.started {
@@ -58,9 +58,9 @@ func (p *Planner) End(k Key, now scheduler.Time) (early bool) {
 // last placed, so after one early end it costs O(waiting) plus a search for each task
 // that the hole can serve.
 //
-// It begins after a position, and stops at the end of the project in which it has considered
-// at least limit tasks, and where the budget is spent. It returns either done or the position
-// to continue after.
+// It begins after a position, and stops at the end of the project in which it has considered at
+// least limit tasks, or when the budget is spent. It returns either done or the position to
+// continue after.
 func (p *Planner) Compress(now scheduler.Time, after Position, limit int) (next Position, done bool) {
 	p.now = now
 	i, found := slices.BinarySearchFunc(p.registry.submitOrder, after, func(pr *project, a Position) int { return pr.position().compare(a) })

@@ -7,25 +7,25 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// rounds is what the planner has changed in its round, to take it back.
+// rounds records what the planner has changed in its round, to undo it.
 type rounds struct {
-	touched   []*item // those that may not be where their owner has them
+	touched   []*item // items that may have left their reservation
 	altered   []alteredProject
 	round     uint32     // of NextRound
 	searched  bool       // see NextRound
 	withdrawn slab[item] // the items of Withdraw and Occupy
-	likeLast  *group     // of the last one of them, nil for none
+	likeLast  *group     // group of the last withdrawn item, nil for none
 }
 
-// alteredProject is a project whose guarantee changed in this round, and what it was before.
+// alteredProject is a project whose guarantee changed in this round, with its former guarantee.
 type alteredProject struct {
 	project    *project
 	guaranteed bool
 	guarantee  Guarantee
 }
 
-// Reset makes a planner without projects of p. Its profiles may belong to another, who has
-// reserved there what Restore names: Close takes back what was tried. accounts may be nil, and caps; caps is if accounts is.
+// Reset empties the planner for other profiles. They may belong to another owner, whose reservations are those
+// passed to Restore: Close undoes the tries. accounts may be nil, and caps; caps must be nil if accounts is.
 func (p *Planner) Reset(prof, accounts, caps *Profile) {
 	p.now, p.changed, p.numKept = 0, false, 0
 	p.space = space{prof, accounts, caps}
@@ -41,11 +41,11 @@ func (p *Planner) Reset(prof, accounts, caps *Profile) {
 	*o = rounds{round: 1, withdrawn: o.withdrawn, touched: o.touched[:0], altered: o.altered[:0]}
 }
 
-// NextRound prepares the planner for other tries after Close, on the same profiles, as Reset
-// and Restore of the same projects would: what is reserved for them must not have changed. It
-// forgets the projects of which a task was tried elsewhere, and yields them; the caller
-// restores them, and those that did change, after Forget. searched says the same of each task
-// for which Existing.Searched was true. O(bins + what the last round changed).
+// NextRound prepares the planner for other tries on the same profiles, after Close, as Reset and
+// Restore of the same projects would; their reservations must not have changed. It forgets the
+// projects of which a task was tried elsewhere, and yields them. The caller restores these, and
+// restores changed projects after Forget. searched applies to each task for which Existing.Searched
+// was true. O(bins + changes of the last round).
 func (p *Planner) NextRound(searched bool, forgotten func(scheduler.ProjectID)) {
 	for _, a := range slices.Backward(p.rounds.altered) {
 		if p.registry.projects[a.project.ID] == a.project {
@@ -58,7 +58,7 @@ func (p *Planner) NextRound(searched bool, forgotten func(scheduler.ProjectID)) 
 	}
 	p.rounds.withdrawn.reset()
 	for _, it := range p.rounds.touched {
-		if it.group == nil || it.group.project == nil { // withdrawn, or of a project that is forgotten by now
+		if it.group == nil || it.group.project == nil { // withdrawn, or its project is forgotten by now
 			continue
 		}
 		if pr := it.group.project; p.registry.projects[pr.ID] == pr {
@@ -103,8 +103,8 @@ func (o *rounds) alter(pr *project) {
 	o.altered = append(o.altered, alteredProject{pr, pr.guaranteed, pr.guarantee})
 }
 
-// syncSearched makes an item's searched fields those of this round: no search for it was done
-// yet in this one.
+// syncSearched resets an item's searched fields for this round, in which it was not searched for
+// yet.
 func (o *rounds) syncSearched(it *item) {
 	if it.searched.round == o.round {
 		return
@@ -115,8 +115,8 @@ func (o *rounds) syncSearched(it *item) {
 	}
 }
 
-// Close makes the profiles what they were before the first call of Restore. What was
-// planned can still be read; nothing more can be planned.
+// Close restores the profiles to their state before the first call of Restore. The plan can still
+// be read; nothing more can be planned.
 func (p *Planner) Close() {
 	for _, it := range p.rounds.touched {
 		if it.isAtHome() {
@@ -139,9 +139,9 @@ func (o *rounds) touch(it *item) {
 	}
 }
 
-// Restore adds a project that is not planned yet. at describes each of its tasks, given its need. Nothing of the project is referred to afterwards, except what Occupied and Caps point to.
-// guarantee is the project's guarantee if guaranteed is true. CompletePlan places the
-// tasks without a place.
+// Restore adds a project that is not planned yet. at describes each of its tasks, given its need.
+// The planner retains nothing of the arguments except what Occupied and Caps point to. guarantee is
+// the project's guarantee if guaranteed is true. CompletePlan places tasks without a place.
 func (p *Planner) Restore(in Project, guarantee Guarantee, guaranteed bool, at func(Key, *Need) Existing) {
 	pr := p.registry.register(p, in)
 	pr.guarantee, pr.guaranteed = guarantee, guaranteed
@@ -153,8 +153,8 @@ func (p *Planner) Restore(in Project, guarantee Guarantee, guaranteed bool, at f
 	}
 }
 
-// restoreItem puts an item where its reservation is, and takes the reservation out of
-// the profile if that is Lost, or the bin would leave too early now.
+// restoreItem puts an item at its reservation. If the reservation is Lost, or the bin would leave
+// too early now, it takes the reservation out of the profile.
 func (o *rounds) restoreItem(p *Planner, it *item, x *Existing) {
 	if x.Kept && !x.Lost && !p.bins.leavesTooEarly(&it.group.req, &x.Spot) {
 		it.spot, it.end, it.placed = x.Spot, p.bins.endOn(&it.group.req, x.Spot.Bin, x.Spot.At), true
@@ -182,7 +182,7 @@ func (o *rounds) restoreItem(p *Planner, it *item, x *Existing) {
 }
 
 // Withdraw takes a reservation of a State that belongs to no task of a restored project out of the
-// profile, which is of the given timeline. account is as in Project, caps as in Request.
+// profile of the given timeline. account is as in Project, caps as in Request.
 func (p *Planner) Withdraw(t *scheduler.Timeline, r *scheduler.Reservation, account int32, caps []int32) {
 	g := p.rounds.likeLast
 	if g == nil || g.project.Account != account || !slices.Equal(g.req.Caps, caps) {
@@ -203,11 +203,11 @@ func (p *Planner) Withdraw(t *scheduler.Timeline, r *scheduler.Reservation, acco
 	p.bins.markFreed(spot.Bin)
 }
 
-// Occupation is what Occupy has taken.
+// Occupation is capacity taken by Occupy.
 type Occupation struct{ item *item }
 
-// Occupy takes what a task that is no task of a restored project needs until end; Vacate returns it, and so does Close.
-// account is as in Project, caps as in Request.
+// Occupy takes the need of a task that belongs to no restored project, until end; Vacate returns
+// it, and so does Close. account is as in Project, caps as in Request.
 func (p *Planner) Occupy(s Spot, end scheduler.Time, need Need, account int32, caps []int32) Occupation {
 	it := p.rounds.withdrawn.next()
 	it.group, it.spot, it.end, it.placed = newWithdrawn(account, caps, need), s, end, true
@@ -216,7 +216,7 @@ func (p *Planner) Occupy(s Spot, end scheduler.Time, need Need, account int32, c
 	return Occupation{it}
 }
 
-// Vacate returns what Occupy has taken.
+// Vacate returns the capacity of an Occupation.
 func (p *Planner) Vacate(o Occupation) {
 	it := o.item
 	p.space.occupy(it, &it.spot, it.end, &it.group.req.Need, 1)
@@ -224,7 +224,7 @@ func (p *Planner) Vacate(o Occupation) {
 	it.placed = false
 }
 
-// newWithdrawn returns a group of items that Withdraw takes out. Those of a job mostly have the same need, and share it.
+// newWithdrawn returns a group of items that Withdraw takes out. Items of a job share it while their needs are equal.
 func newWithdrawn(account int32, caps []int32, need Need) *group {
 	return &group{project: &project{Project: Project{Account: account}}, req: Request{Need: need, Caps: caps}, accountNeed: Need{Base: append(slices.Clone(need.Base), need.IO)}}
 }

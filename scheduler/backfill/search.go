@@ -58,7 +58,7 @@ func (f *search) earliestSpotOnBins(p *Planner, it *item, from, before scheduler
 	return best, found
 }
 
-// stillFits reports whether an item without a place fits at a spot where it was.
+// stillFits reports whether an item without a place fits at its former spot.
 func (f *search) stillFits(p *Planner, it *item, s Spot) bool {
 	_, fits := f.earliestOn(p, &it.group.req, s.Bin, s.Disk, s.At, s.At.Add(1))
 	return fits && p.space.earliestByAccount(it, s.At, p.bins.durationOn(&it.group.req, s.Bin)) <= s.At
@@ -126,10 +126,10 @@ type cachedStart struct {
 	spot    Spot // at Never if there is none
 }
 
-// earliestOnFreedBins returns what earliestSpot finds with the item lifted, if that is on a
-// bin where capacity was released since the item was placed, but does not lift it. The
-// earliest start beside the item is cached for the whole class, and on the item's own bin
-// its own reservation extends the capacity that is free just before it.
+// earliestOnFreedBins returns what earliestSpot would find with the item lifted, if that is on a
+// bin where capacity was released since the item was placed, but it does not lift the item. The
+// earliest start beside the item is cached for the whole class, and on the item's own bin its own
+// reservation extends the capacity that is free just before it.
 func (f *search) earliestOnFreedBins(p *Planner, it *item, from scheduler.Time) (best Spot, found bool) {
 	if s, ok, known := f.earliestByFinder(p, it, from); known {
 		return s, ok
@@ -155,9 +155,9 @@ func (f *search) earliestOnFreedBins(p *Planner, it *item, from scheduler.Time) 
 	return best, found
 }
 
-// earliestByFinder is earliestOnFreedBins by the finder of the item's class, which knows the earliest
-// start on all bins: that is on a freed bin if it is earlier than the item's. known is false if there
-// is no finder, few bins were freed, or it is elsewhere.
+// earliestByFinder is earliestOnFreedBins by the finder of the item's class, which knows the
+// earliest start on all bins: if that is earlier than the item's, it is on a freed bin. known is
+// false if there is no finder, few bins were freed, or the earliest start is elsewhere.
 func (f *search) earliestByFinder(p *Planner, it *item, from scheduler.Time) (best Spot, found, known bool) {
 	freed, few := p.bins.recentlyFreed, p.classes.finderThreshold
 	if n := len(freed); from != p.now || n < few || p.bins.states[freed[n-few]].freedClock <= it.searched.clock {
@@ -201,11 +201,11 @@ func (f *search) earliestOnBin(p *Planner, it *item, b int32, from, by scheduler
 	return h.spot
 }
 
-// earliestOnOwnBin returns the earlier of best and the spot on its own bin that the
-// item can move to because its own reservation counts as free: the time since which
-// capacity is free up to its start. Another disk qualifies if it has capacity from that
-// start on as well; ties go to the lowest disk. If the bin is over capacity meanwhile,
-// or its tasks stay until it leaves, this reasoning fails, so the item is lifted and searched for.
+// earliestOnOwnBin returns the earlier of best and the spot on its own bin that the item can move
+// to because its own reservation counts as free: the time since which capacity is free up to its
+// start. Another disk qualifies if it has capacity from that start on as well; ties go to the
+// lowest disk. If the bin is over capacity meanwhile, or its tasks stay until it leaves, this
+// reasoning fails, so the item is lifted and searched for.
 func (f *search) earliestOnOwnBin(p *Planner, it *item, from scheduler.Time, best Spot) Spot {
 	b, start, need := it.spot.Bin, it.spot.At, &it.group.req.Need
 	if p.bins.leaves(&it.group.req, b) || p.space.profile.FirstOverCapacity(b, start, it.end) != scheduler.Never {
@@ -238,7 +238,7 @@ func (f *search) zeroBase(resources int) []int64 {
 // end.
 func (f *search) sameTimesElsewhere(p *Planner, it *item, refuge int32, now scheduler.Time) (Spot, bool) {
 	if it.spot.At < now {
-		return Spot{}, false // the profile does not tell of the past
+		return Spot{}, false // the profile has no past
 	}
 	need := &it.group.req.Need
 	if refuge >= 0 && p.space.profile.Fits(refuge, it.spot.Disk, it.spot.At, it.end, need) {

@@ -9,14 +9,14 @@ import (
 )
 
 // A task with a soft bound that cannot be made to leave its bin stays there: its capacity is
-// reserved until the bin leaves, for ever where it does not. It starts where at least its bound
-// is left until then. One of which nothing is known starts also where less is left.
+// reserved until the bin leaves, or for ever. It starts only where at least its bound is left until
+// then. A task of unknown run time starts also where less is left.
 
 // anyDisk stands for each disk of a bin.
 const anyDisk = -2
 
-// SetWindows tells the planner when a bin will be away, in order. The profile must have nothing
-// free there meanwhile. The slice must not change until it is replaced.
+// SetWindows sets when a bin will be away, in order. The profile must have nothing free there
+// meanwhile. The slice must not change until it is replaced.
 func (p *Planner) SetWindows(b int32, windows []scheduler.Window) {
 	if s := p.bins.bin(b); !slices.Equal(s.windows, windows) {
 		s.windows = windows
@@ -29,7 +29,7 @@ func (s *bins) staysOn(r *Request, b int32) bool {
 	return r.SoftBound && (r.Stays || s.bin(b).nonPreemptible)
 }
 
-// leaves reports whether a task may be reserved until a bin leaves.
+// leaves reports whether a task's reservation may end when a bin leaves.
 func (s *bins) leaves(r *Request, b int32) bool {
 	return len(s.bin(b).windows) > 0 && (r.Unknown || s.staysOn(r, b))
 }
@@ -55,7 +55,7 @@ func (s *bins) endOn(r *Request, b int32, at scheduler.Time) scheduler.Time {
 	return end
 }
 
-// leavesTooEarly reports whether less than its bound is left for a task from a spot on.
+// leavesTooEarly reports whether a bin leaves before a task's bound has passed from a spot on.
 func (s *bins) leavesTooEarly(r *Request, at *Spot) bool {
 	return s.leaves(r, at.Bin) && !r.Unknown && s.endOn(r, at.Bin, at.At).Sub(at.At) < r.Bound
 }
@@ -83,7 +83,7 @@ func (f *search) earliestOn(p *Planner, r *Request, b int32, disk int16, from, b
 	return f.earliestFor(p, r, b, disk, from, before)
 }
 
-// earliestFor is earliestOn for a bin that does not leave from then on.
+// earliestFor is earliestOn for a bin that does not leave later.
 func (f *search) earliestFor(p *Planner, r *Request, b int32, disk int16, from, before scheduler.Time) (Spot, bool) {
 	switch {
 	case from >= before:
@@ -95,7 +95,7 @@ func (f *search) earliestFor(p *Planner, r *Request, b int32, disk int16, from, 
 	}
 }
 
-// earliestUntil returns the earliest spot in [from, before) from which on the need fits until end.
+// earliestUntil returns the earliest spot in [from, before) from which the need fits until end.
 func (f *search) earliestUntil(p *Planner, r *Request, b int32, disk int16, from, before, end scheduler.Time) (Spot, bool) {
 	best := Spot{Bin: b, Disk: -1, At: before}
 	if from >= before {

@@ -33,11 +33,11 @@ type Request struct {
 	Need  Need
 	// Bound is the paper's te: the duration reserved for each task, above 0.
 	Bound time.Duration
-	// SoftBound reports that Bound is an estimate. Stays reports that such a task cannot be made
-	// to leave any bin, and SetNonPreemptible marks a bin that none can be made to leave: there
-	// the task is reserved until the bin leaves (SetWindows), for ever where it does not. Unknown
-	// reports that nothing says how long the task runs, not even an estimate: where a bin leaves
-	// it is reserved until then at most, and starts at any time before.
+	// SoftBound reports that Bound is an estimate. Stays reports that such a task cannot be made to
+	// leave any bin; SetNonPreemptible marks a bin that none can be made to leave. There the task
+	// is reserved until the bin leaves (SetWindows), or for ever. Unknown reports that not even an
+	// estimate of the run time is known: the task is reserved at most until its bin leaves, and
+	// starts at any time before.
 	SoftBound, Stays, Unknown bool
 	// After lists earlier stages of the same job that must have ended.
 	After []int32
@@ -46,9 +46,9 @@ type Request struct {
 	NotBefore scheduler.Time
 	// Caps lists the bins that each task takes from in the profile of caps.
 	Caps []int32
-	// Occupied is what a suspended task occupies already, on top of Need; nil for none.
-	// The caller that restores the plan reserves it for ever; the planner releases it
-	// from the task's planned end on. Such tasks are never displaced.
+	// Occupied is what a suspended task occupies already, in addition to Need; nil for none. The
+	// caller that restores the plan reserves it for ever; the planner releases it from the task's
+	// planned end on. Such tasks are never displaced.
 	Occupied *Need
 }
 
@@ -61,8 +61,8 @@ type Project struct {
 	// Deadline is the latest useful departure, 0 for none. A project that cannot depart
 	// by it is refused; later projects may delay the departure up to it.
 	Deadline scheduler.Time
-	// Limit is the departure past which later projects may not delay this one, whatever the slack, if it can depart by
-	// then; 0 for none.
+	// Limit is the departure beyond which later projects may not delay this one, whatever the
+	// slack, if it can depart by then; 0 for none.
 	Limit scheduler.Time
 	// Account, from 1, is the bin charged in the profile of accounts; 0
 	// for none.
@@ -119,8 +119,8 @@ type PlannedTask struct {
 	Spot    Spot
 	End     scheduler.Time
 	Started bool
-	// Kept, KeptAt and Ref are what Restore was given of the task's reservation. Moved
-	// reports whether the task is new or may not be where it was then.
+	// Kept, KeptAt and Ref describe the task's reservation as passed to Restore. Moved reports
+	// whether the task is new or may have left that place.
 	Kept, Moved bool
 	KeptAt      Spot
 	Ref         uint64
@@ -132,7 +132,7 @@ type Reserved struct {
 	End  scheduler.Time
 	Need Need
 	Kept bool   // false for a task without a reservation
-	Ref  uint64 // the owner's name for it, see PlannedTask
+	Ref  uint64 // the owner's id for it, see PlannedTask
 }
 
 // Position is the place of a project in submission order.
@@ -150,9 +150,9 @@ func (a Position) compare(b Position) int {
 // Existing describes a task of a project that is restored.
 type Existing struct {
 	Reserved
-	Lost     bool // the reservation cannot stay: the task needs another place
-	Changed  bool // PlannedTask.Moved is to be true even if the task stays
-	Searched bool // if the round is searched (NextRound), no earlier start is possible except on bins that are marked freed
+	Lost     bool // the task cannot stay in its reservation: it needs another place
+	Changed  bool // PlannedTask.Moved must be true even if the task stays
+	Searched bool // if the round is searched (NextRound), no earlier start is possible except on bins marked as freed
 	Pinned   bool // the task is suspended on Bin and Disk, and must stay there
 	Bin      int32
 	Disk     int16

@@ -1,7 +1,7 @@
 package timeline
 
-// changeLog is a ring of the bins of a profile in the order of their changes. A reader
-// that has fallen behind by more than the ring must look at every bin.
+// changeLog is a ring of the changed bins of a profile in order. A reader that has fallen behind by
+// more than the ring must examine every bin.
 type changeLog struct {
 	ring []int32
 	head uint64
@@ -23,7 +23,7 @@ func (l *changeLog) add(b int32, bins int) {
 // may occur more than once. It returns false, and yields nothing, if the log has
 // wrapped.
 func (l *changeLog) since(at uint64, yield func(int32)) bool {
-	if l.head-at > uint64(len(l.ring)) { // also where at is beyond head
+	if l.head-at > uint64(len(l.ring)) { // also true if at is beyond head
 		return false
 	}
 	for ; at < l.head; at++ {

@@ -17,7 +17,7 @@ const MaxDisks = 64
 // are exact.
 const MaxAmount = 1 << 53
 
-// Disk is what can be allocated of one disk: bytes per second and bytes.
+// Disk is the allocatable capacity of one disk: bytes per second and bytes.
 type Disk struct{ IO, Space int64 }
 
 // MaxBase is the largest number of resources of a bin besides those of its disks.
@@ -55,9 +55,8 @@ type Spot struct {
 // Intervals are half-open, [start, end); the end Never means for ever. The
 // zero Profile is empty and ready for use.
 //
-// A need fits if the bin has at least that much of each resource left, including the
-// resources of which nothing is needed: nothing fits on a node that shrank below its
-// reservations until those have passed.
+// A need fits if the bin has at least that much of each resource left, also of resources with a
+// zero need: nothing fits on a node that shrank below its reservations until those have passed.
 type Profile struct {
 	bins    []bin
 	scratch [maxDims]int64 // scratch
@@ -203,8 +202,8 @@ func (p *Profile) Change(b int32, disk int16, start, end Time, n *Need, sign int
 	}
 }
 
-// ChangeUnlogged is Change without a log entry, for a caller that undoes the change
-// before any other reader looks.
+// ChangeUnlogged is Change without a log entry, for a caller that undoes the change before any
+// other reader reads the bin.
 func (p *Profile) ChangeUnlogged(b int32, disk int16, start, end Time, n *Need, sign int64) {
 	d, ok := p.demandVector(b, disk, n, sign)
 	if !ok {

@@ -41,7 +41,7 @@ func newPage(k int, leaf bool) *page {
 	return p
 }
 
-// firstSteps is how many steps a new timeline has space for: many bins never have more.
+// firstSteps is the number of steps that a new timeline has space for: many bins never have more.
 const firstSteps = 4
 
 func newTimeline(free []int64) timeline {
@@ -82,8 +82,8 @@ func (t *timeline) splitAt(at Time) {
 	t.root = root
 }
 
-// floor returns the index of the last step or child that starts at or before a time. No branch depends on a
-// start: nothing predicts those.
+// floor returns the index of the last step or child that starts at or before a time. No branch
+// depends on a start, which would be unpredictable.
 func (p *page) floor(at Time) int {
 	const sign = 1 << 63 // turns the order of signed numbers into that of unsigned ones
 	i := 0
@@ -228,7 +228,7 @@ func (t *timeline) mergeAt(at Time) {
 	if at == minTime {
 		return
 	}
-	p := t.root // the page in which both steps are
+	p := t.root // the page that contains both steps
 	i := p.floor(at)
 	for p.start[i] != at && p.children != nil {
 		p = p.children[i]
