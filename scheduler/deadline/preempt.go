@@ -20,8 +20,8 @@ const (
 	Kill
 	// None preempts nothing.
 	None
-	// Cheapest is Suspend, except that it kills a victim whose memory is needed if the work lost by that is less than
-	// the cost of moving its memory.
+	// Cheapest is Suspend, except that it kills a victim whose memory is needed if that loses less
+	// work than moving its memory costs.
 	Cheapest
 )
 
@@ -31,23 +31,23 @@ type victimGroup uint8
 // The groups, in the order in which victims are taken.
 const (
 	groupFrozen        victimGroup = iota + 1 // tasks that are frozen already: they give up their memory
-	groupLowSame                              // low priority, the dominant resource of the task that needs capacity
+	groupLowSame                              // low priority, same dominant resource as the task that needs capacity
 	groupLowOther                             // low priority, other dominant resources
-	groupHighSame                             // high priority, that dominant resource
-	groupHighOther                            // high priority, others
-	groupAccepted                             // for a due reservation: a deadline that is accepted without a guarantee
-	groupLongSuspended                        // for a due reservation: suspended for MaxSuspended before
-	groupStarting                             // for a due reservation: tasks that start or resume, and give way once they run
+	groupHighSame                             // high priority, same dominant resource
+	groupHighOther                            // high priority, other dominant resources
+	groupAccepted                             // for a due reservation: deadlines accepted without a guarantee
+	groupLongSuspended                        // for a due reservation: were suspended for MaxSuspended before
+	groupStarting                             // for a due reservation: tasks that start or resume; they give way once they run
 )
 
-// Victim is an attempt to preempt, and the level to bring it to, or that it is killed.
+// Victim is an attempt to preempt, with the level to bring it to, or to kill.
 type Victim struct {
 	Attempt *scheduler.Attempt
 	group   victimGroup
 	Level   scheduler.Level
 	Kill    bool
-	// timeToFree is the time until the capacity is free. Cost is the progress that the victim loses besides waiting:
-	// the time to move its memory there and back, or the work that a kill loses. Freezing costs nothing.
+	// timeToFree is the time until the capacity is free. cost is the progress that the victim loses besides
+	// waiting: the time to move its memory there and back, or the work that a kill loses. Freezing costs nothing.
 	timeToFree, cost time.Duration
 }
 
@@ -67,25 +67,25 @@ func (v *Victim) freedResources() (scheduler.Resources, int64) {
 type PreemptionPlan struct {
 	Node    scheduler.NodeID
 	Victims []Victim // in the order of their preemption; empty if enough is being released already
-	// AwaitsStart reports that Victims do not suffice before attempts run that start or resume, and are preempted then.
+	// AwaitsStart: Victims suffice only with attempts that start or resume now, which are preempted once they run.
 	AwaitsStart      bool
 	timeToFree, cost time.Duration // until all victims have freed their capacity; the sum of their costs
-	worst            victimGroup   // the last group of a victim
+	worst            victimGroup   // the last group that a victim is from
 }
 
 // Preemptor finds victims. It is a workspace; the fields are its parameters.
 type Preemptor struct {
 	Mode Mode
-	// MaxSuspended protects tasks that were suspended for so long before: they are not victims, or with
-	// ForDueReservation the last ones.
+	// MaxSuspended protects tasks that were suspended that long before: they are not victims or,
+	// with ForDueReservation, the last ones.
 	MaxSuspended time.Duration
-	// ForDueReservation reports that the capacity is for a reservation that is due. Such a reservation was made
-	// assuming that everything preemptible leaves its node.
+	// ForDueReservation: the capacity is for a reservation that is due. Its plan assumed that
+	// everything preemptible leaves its node.
 	ForDueReservation bool
-	// Escalate makes victims give up memory even where enough is free, for the tasks that will need it next.
+	// Escalate makes victims give up memory even if enough is free, for tasks that will need it next.
 	Escalate bool
-	// IsProtected reports whether a job is never a victim, besides the preempting job itself: guaranteed projects and
-	// jobs in the deadline lane.
+	// IsProtected reports whether a job is never a victim, besides the preempting job itself:
+	// guaranteed projects and jobs in the deadline lane.
 	IsProtected func(j *scheduler.Job) bool
 	// MayStart reports whether a task of a stage may start on a node that has capacity.
 	MayStart func(n *scheduler.Node, g *scheduler.Stage) bool
@@ -96,15 +96,15 @@ type Preemptor struct {
 	victims  []Victim
 	best     []Victim
 	current  []Victim
-	lacks    []capLack // of FindCapVictims
+	lacks    []capLack // scratch of FindCapVictims
 	ends     locality.Ends
 	capacity freeCapacity
 }
 
-// CanWait is PDSonQueue Alg. 5 lines 18 to 27 over all nodes. It reports whether on some node the next attempt to end
-// frees enough for a task of the stage no later than latest. until is that attempt's predicted end, after which the
-// caller must ask again. Attempts without a prediction, or past it, are ignored. O(nodes + attempts on those that
-// changed) at worst; it stops at the first such node.
+// CanWait is PDSonQueue Alg. 5 lines 18 to 27 over all nodes. It reports whether on some node the next
+// attempt to end frees enough for a task of the stage no later than latest. until is that attempt's
+// predicted end, after which the caller must ask again. Attempts without a prediction, or past it, are
+// ignored. O(nodes + attempts on changed nodes) at worst; it stops at the first such node.
 func (p *Preemptor) CanWait(s *scheduler.State, g *scheduler.Stage, latest, now scheduler.Time) (ok bool, until scheduler.Time) {
 	for id, n := range s.Nodes() {
 		next := p.nextEnd(s, scheduler.NodeID(id), now)
@@ -119,7 +119,7 @@ func (p *Preemptor) CanWait(s *scheduler.State, g *scheduler.Stage, latest, now 
 	return false, 0
 }
 
-// nextEnd returns the next end on a node in the future, at Never if there is none.
+// nextEnd returns the next end on a node after now, at Never if there is none.
 func (p *Preemptor) nextEnd(s *scheduler.State, id scheduler.NodeID, now scheduler.Time) locality.End {
 	for _, e := range p.ends.On(s, id) {
 		if e.At > now && e.Attempt.Phase <= scheduler.AttemptRunning {
@@ -147,10 +147,10 @@ func (r *freeCapacity) fitsAfter(n *scheduler.Node, g *scheduler.StageSpec, rese
 	return r.HasRoom(g.Demand, g.Disk+space)
 }
 
-// FindVictims finds the node on which preempting for a task of the stage does the least harm. Sets of victims are
-// compared by: no victim of high priority, the least cost, the last group touched, their number, the newest victim, the
-// lowest node id. So memory is moved only if no node has enough of it for a task that needs nothing but victims to
-// freeze. ok is false if no set of victims on any node suffices.
+// FindVictims finds the node on which preempting for a task of the stage does the least harm. Sets
+// of victims are compared by: no victim of high priority, the least cost, the last group touched,
+// their number, the newest victim, the lowest node id. So if freezing victims suffices for a task
+// on some node, no memory is moved. ok is false if no set of victims on any node suffices.
 //
 // To keep the cost independent of the size of the cluster, the search begins at a node that depends on the job, and
 // stops after enoughFirstGroup nodes on which freezing the first groups suffices, or after enoughNodes nodes with any
@@ -216,8 +216,8 @@ func (p *Preemptor) FindVictimsOn(s *scheduler.State, g *scheduler.Stage, id sch
 	return plan, true
 }
 
-// dropStarting drops from current the attempts that cannot be preempted before they run, and reports whether there were
-// any.
+// dropStarting drops from current the attempts that cannot be preempted before they run, and
+// reports whether there were any.
 func (p *Preemptor) dropStarting() bool {
 	before := len(p.current)
 	p.current = slices.DeleteFunc(p.current, func(v Victim) bool { return v.group == groupStarting })
@@ -261,8 +261,8 @@ func (p *Preemptor) collectVictims(s *scheduler.State, g *scheduler.Stage, n *sc
 	return false
 }
 
-// prune drops, from the first one on, victims that a larger one chosen later made unnecessary. count adds what one
-// frees, or with sign -1 takes it back; suffices reports whether those that are counted do.
+// prune drops victims, from the first on, that later, larger victims made unnecessary. count adds what
+// a victim frees, or subtracts it with sign -1; suffices reports whether the counted victims suffice.
 func (p *Preemptor) prune(count func(v *Victim, sign int64), suffices func() bool) {
 	needed := p.current[:0]
 	for i := range p.current {
@@ -282,8 +282,8 @@ type freeCapacity struct {
 	swap int64
 }
 
-// load sets r to what is free or being released on a node, less what is reserved. Swap is taken by the tasks that are
-// being swapped out, too.
+// load sets r to what is free or being released on a node, less what is reserved. Free swap also
+// excludes what tasks being swapped out will take.
 func (r *freeCapacity) load(s *scheduler.State, n *scheduler.Node, reserved scheduler.Resources, space int64) {
 	r.Load(n)
 	r.swap = n.SwapFree
@@ -324,8 +324,8 @@ func (p *Preemptor) listCandidates(s *scheduler.State, g *scheduler.Stage, n *sc
 	p.sortCandidates(s, n.Spec.ID)
 }
 
-// addCandidate adds an attempt to victims if it may be one for a task of the stage, whose dominant resource is given.
-// Attempts that start or resume are candidates with ForDueReservation only.
+// addCandidate adds an attempt to victims if it may be one for a task of the stage with the given
+// dominant resource. Attempts that start or resume are candidates only with ForDueReservation.
 func (p *Preemptor) addCandidate(s *scheduler.State, g *scheduler.Stage, a *scheduler.Attempt, dominant scheduler.Resource) {
 	starting := a.Phase == scheduler.AttemptStarting || a.Phase == scheduler.AttemptResuming
 	if a.Phase != scheduler.AttemptRunning && (a.Phase != scheduler.AttemptSuspended || a.Level != scheduler.LevelFrozen) && (!starting || !p.ForDueReservation) {
@@ -386,17 +386,17 @@ func weightedShare(s *scheduler.State, t scheduler.TenantID) float64 {
 	return tn.Used.DominantShare(s.Cluster().Total()) / tn.Spec.Weight
 }
 
-// suspendedLongEnough reports whether the last suspension of an attempt took at least MaxSuspended. Placed is the time
-// at which it was resumed.
+// suspendedLongEnough reports whether the last suspension of an attempt took at least MaxSuspended.
+// Placed is when it was resumed.
 func (p *Preemptor) suspendedLongEnough(a *scheduler.Attempt) bool {
 	return a.Suspends > 0 && p.MaxSuspended > 0 && a.Placed.Sub(a.SuspendedAt) >= p.MaxSuspended
 }
 
-// chooseAction sets how a victim is preempted: the cheapest way to free what is lacking on the node. It is frozen if
-// memory does not lack, else swapped or checkpointed, whichever takes less time there and back; with Cheapest it is
-// killed if that costs less. Where its memory is wanted for later tasks alone (Escalate) and has no room elsewhere, it
-// is frozen: the processor suffices for the task that is due. It returns false if the victim has nothing to give, or if
-// the node cannot do any of these or has failed to with this victim.
+// chooseAction sets the cheapest way to preempt a victim that frees what the node lacks. The victim is
+// frozen if memory is not lacking, else swapped or checkpointed, whichever takes less time there and back;
+// with Cheapest it is killed if that costs less. If its memory is wanted only for later tasks (Escalate)
+// and fits nowhere else, it is frozen: its CPU suffices for the due task. chooseAction returns false if the
+// victim frees nothing, or if the node cannot do any of these or has failed to with this victim.
 func (p *Preemptor) chooseAction(n *scheduler.Node, g *scheduler.Stage, r *freeCapacity, v *Victim) bool {
 	a := v.Attempt
 	if p.Mode == Kill {

@@ -7,13 +7,13 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// capLack is what the cap on the total of a tenant lacks for a task: the parts above 0.
+// capLack is what a tenant's cap on its total lacks for a task: the parts above 0.
 type capLack struct {
 	tenant scheduler.TenantID
 	lacks  scheduler.Resources
 }
 
-// isCovered reports whether nothing lacks any more.
+// isCovered reports whether the cap lacks nothing any more.
 func (l *capLack) isCovered() bool { return l.lacks.Fits(scheduler.Resources{}) }
 
 // coversCaps reports whether no cap lacks anything any more.
@@ -21,13 +21,13 @@ func (p *Preemptor) coversCaps() bool {
 	return !slices.ContainsFunc(p.lacks, func(l capLack) bool { return !l.isCovered() })
 }
 
-// FindCapVictims finds the attempts to preempt, on whatever nodes, so that a task of the stage stays within the totals
-// that its tenant and those above may use, beside what due tasks wait for there already: awaited returns that of a
-// tenant. Victims on the given node are taken first of their group. There are none if enough is being released.
-// Attempts that start or resume count as far as they can be preempted once they run, but are no victims yet. ok is
-// false if no victims suffice: another cap stops the task, or the task exceeds the cap alone. The result is valid until
-// the next call. O(depth of the tenant) if enough is being released, else O(jobs + attempts x log attempts below the
-// tenants that lack).
+// FindCapVictims finds the attempts to preempt, on any nodes, so that a task of the stage stays
+// within the total caps of its tenant and the tenants above, in addition to what due tasks below
+// each tenant await. Victims on the given node come first in their group. There are none if enough
+// is being released. Attempts that start or resume count if they can be preempted once they run,
+// but are no victims yet. ok is false if no victims suffice: another cap stops the task, or the
+// task alone exceeds the cap. The result is valid until the next call. O(depth of the tenant) if
+// enough is being released, else O(jobs + attempts x log attempts below the tenants that lack).
 func (p *Preemptor) FindCapVictims(s *scheduler.State, g *scheduler.Stage, node scheduler.NodeID, awaited func(scheduler.TenantID) scheduler.Resources,
 	now scheduler.Time,
 ) (victims []Victim, ok bool) {
@@ -52,7 +52,7 @@ func (p *Preemptor) FindCapVictims(s *scheduler.State, g *scheduler.Stage, node 
 		}
 	}
 	p.sortCandidates(s, node)
-	for i := range p.lacks { // the victims below a tenant are below those above it too
+	for i := range p.lacks { // victims below a tenant are also below its ancestors
 		for k := 0; k < len(p.victims) && !p.lacks[i].isCovered(); k++ {
 			p.takeCapVictim(s, g, &p.lacks[i], p.victims[k])
 		}
@@ -65,8 +65,8 @@ func (p *Preemptor) FindCapVictims(s *scheduler.State, g *scheduler.Stage, node 
 	return p.current, true
 }
 
-// listCapLacks lists what the caps lack for a task of the stage, from its tenant upwards, less what is being released.
-// It returns false if no victim could cover that.
+// listCapLacks lists what the caps lack for a task of the stage, from its tenant upwards, less what
+// is being released. It returns false if no victim could cover that.
 func (p *Preemptor) listCapLacks(s *scheduler.State, g *scheduler.Stage, awaited func(scheduler.TenantID) scheduler.Resources) bool {
 	p.lacks = p.lacks[:0]
 	d, t := g.Spec.Demand, s.Tenant(g.Job.Spec.Tenant)
@@ -93,7 +93,7 @@ func (p *Preemptor) listCapLacks(s *scheduler.State, g *scheduler.Stage, awaited
 	return true
 }
 
-// coverCapLacks subtracts what a victim frees from what the caps above it lack, or with sign -1 adds it again.
+// coverCapLacks subtracts what a victim frees from the lacks of the caps above it, or adds it with sign -1.
 func (p *Preemptor) coverCapLacks(s *scheduler.State, v *Victim, sign int64) {
 	freed, _ := v.freedResources()
 	for i := range p.lacks {
@@ -116,7 +116,7 @@ func (p *Preemptor) takeCapVictim(s *scheduler.State, g *scheduler.Stage, l *cap
 			r.swap -= o.Attempt.Occupied.Resources[scheduler.Memory]
 		}
 	}
-	// The node lacks nothing; the memory is wanted for the cap.
+	// The node lacks nothing; the cap needs the memory.
 	r.Free[scheduler.Memory] = math.MaxInt64
 	was := p.Escalate
 	p.Escalate = slices.ContainsFunc(p.lacks, func(o capLack) bool {

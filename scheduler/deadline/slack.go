@@ -18,8 +18,8 @@ const (
 	EDF
 )
 
-// Slack is the workspace for the predicted times of one job: Compute fills it in for a job, and the methods refer to
-// that job until the next Compute.
+// Slack is the workspace for the predicted times of one job: Compute fills it in for a job, and the
+// methods refer to that job until the next Compute.
 type Slack struct {
 	job       *scheduler.Job
 	taskTimes []time.Duration // run time of one task, by stage
@@ -29,11 +29,11 @@ type Slack struct {
 	leastTail []time.Duration
 }
 
-// leastOfBound is the part of a bound that a task takes at least, as errors of predictions assume it.
+// leastOfBound is the assumed minimum run time of a task as a part of its bound, which covers prediction errors.
 const leastOfBound = 0.1
 
-// LeastRunTime returns how long a task takes at least, with an estimate and the bound of its job, 0 for none. An
-// estimate that is the bound says nothing but how long the task takes at most: there is no history.
+// LeastRunTime returns the assumed minimum run time of a task, with its estimate and its job's bound, 0
+// for none. An estimate equal to the bound only limits the run time from above: there is no history.
 func LeastRunTime(estimate, bound time.Duration) time.Duration {
 	if estimate < bound || bound <= 0 {
 		return estimate
@@ -41,10 +41,10 @@ func LeastRunTime(estimate, bound time.Duration) time.Duration {
 	return time.Duration(leastOfBound * float64(bound))
 }
 
-// Compute predicts the times of a job. A stage takes as long as one of its tasks is predicted to. If no stage has a
-// prediction, the job's own estimate is divided equally along its longest chain of stages; without an estimate the job
-// takes no time. Of the job's own estimate, the share of the chain that is not complete remains. O(stages + edges
-// between them).
+// Compute predicts the times of a job. A stage takes as long as one of its tasks is predicted to.
+// If no stage has a prediction, the job's own estimate is divided equally along its longest chain
+// of stages; without an estimate the job takes no time. The remaining part of the job's own
+// estimate is that of the chain's incomplete stages. O(stages + edges between them).
 func (s *Slack) Compute(j *scheduler.Job) {
 	s.job = j
 	n := len(j.Stages)
@@ -70,8 +70,8 @@ func (s *Slack) Compute(j *scheduler.Job) {
 	}
 }
 
-// longestChain returns the duration of the longest chain of the stages that count, with times of one task by stage, and
-// stores in tails the duration after each stage.
+// longestChain returns the duration of the longest chain of the counted stages, with times of one
+// task by stage, and stores in tails the duration after each stage.
 func (s *Slack) longestChain(times, tails []time.Duration, counts func(*scheduler.Stage) bool) time.Duration {
 	longest := time.Duration(0)
 	clear(tails)
@@ -104,9 +104,9 @@ func (s *Slack) SortKey(by Order) scheduler.Time {
 	return s.LatestStart()
 }
 
-// LatestStartOfTasks returns the latest time at which so many waiting tasks of stage i can begin on n slots, one after
-// another, so that the job is predicted to meet its deadline. It returns Never without waiting tasks, and -Never
-// without slots.
+// LatestStartOfTasks returns the latest time at which the waiting tasks of stage i can begin on n
+// slots, one after another, so that the job is predicted to meet its deadline. It returns Never
+// without waiting tasks, and -Never without slots.
 func (s *Slack) LatestStartOfTasks(i int32, waiting, n int32) scheduler.Time {
 	switch {
 	case waiting <= 0:
@@ -118,8 +118,8 @@ func (s *Slack) LatestStartOfTasks(i int32, waiting, n int32) scheduler.Time {
 	return s.job.Spec.Deadline.Add(-s.tailTimes[i]).Add(-multiplyDuration(s.taskTimes[i], waves))
 }
 
-// TasksInTime returns how many tasks of stage i, at most the waiting ones, one slot can run in time one after another
-// from a time on; all waiting ones if they have no prediction.
+// TasksInTime returns how many waiting tasks of stage i one slot can run in time one after another
+// from a time on; all if they have no prediction.
 func (s *Slack) TasksInTime(i int32, from scheduler.Time) int32 {
 	left := s.job.Spec.Deadline.Add(-s.tailTimes[i]).Sub(from)
 	switch {
@@ -131,9 +131,9 @@ func (s *Slack) TasksInTime(i int32, from scheduler.Time) int32 {
 	return int32(min(int64(left/s.taskTimes[i]), int64(s.job.Stages[i].Pending)))
 }
 
-// Infeasible reports whether the job can no longer meet its deadline even if all capacity were free: the deadline has
-// passed, or the waiting tasks, run in parallel, would end after it, with bounds that are taken for estimates at the
-// least (LeastRunTime). The job becomes infeasible after until unless an event comes first.
+// Infeasible reports whether the job can no longer meet its deadline even if all capacity were
+// free: the deadline has passed, or the waiting tasks, run in parallel for at least LeastRunTime,
+// would end after it. The job becomes infeasible after until unless an event comes first.
 func (s *Slack) Infeasible(now scheduler.Time) (infeasible bool, until scheduler.Time) {
 	until = s.job.Spec.Deadline
 	times, tails := s.leastTimes()
@@ -145,7 +145,7 @@ func (s *Slack) Infeasible(now scheduler.Time) (infeasible bool, until scheduler
 	return now > until, until
 }
 
-// leastTimes returns LeastRunTime of each stage, and how long all stages after it take at least.
+// leastTimes returns LeastRunTime of each stage, and the least duration of all stages after it.
 func (s *Slack) leastTimes() (times, tails []time.Duration) {
 	bound := s.job.Spec.Bound
 	if bound == 0 {

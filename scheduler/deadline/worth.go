@@ -6,13 +6,13 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// IsWorthwhile compares a plan that costs more than freezing with waiting until capacity is released, assuming that the
-// tasks that could be frozen then are. The plan is worthwhile if it lets the task start by latest and waiting does not,
-// or if both are too late and the plan is sooner. If it is not, until is the predicted end of waiting, after which the
-// caller must ask again. plan must be the result of the last FindVictims. O(attempts x log of those on a node) if it
-// costs anything.
+// IsWorthwhile compares a plan that costs more than freezing with waiting until capacity is
+// released while the tasks that can be frozen are. The plan is worthwhile if it lets the task start
+// by latest and waiting does not, or if both are too late and the plan is sooner. If it is not,
+// until is the predicted end of waiting, after which the caller must ask again. plan must be the
+// result of the last FindVictims. O(attempts x log of those on a node) if it costs anything.
 func (p *Preemptor) IsWorthwhile(s *scheduler.State, g *scheduler.Stage, plan *PreemptionPlan, latest, now scheduler.Time) (ok bool, until scheduler.Time) {
-	if plan.cost == 0 { // so it is with Kill
+	if plan.cost == 0 { // always with Kill
 		return true, 0
 	}
 	limit := max(latest, now.Add(plan.timeToFree))
@@ -26,8 +26,9 @@ func (p *Preemptor) IsWorthwhile(s *scheduler.State, g *scheduler.Stage, plan *P
 	return true, scheduler.Never
 }
 
-// earliestRelease returns when a task of the stage is predicted to fit on a node if no memory is moved and nothing is
-// killed, Never if it does not: attempts that may be frozen are, and the others release what they occupy when they end.
+// earliestRelease returns when a task of the stage is predicted to fit on a node if no memory is
+// moved and nothing is killed, Never if it does not: attempts that can be frozen are frozen, and
+// the others release what they occupy when they end.
 func (p *Preemptor) earliestRelease(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node, now scheduler.Time) scheduler.Time {
 	reserved, space := p.Reserved(n)
 	r := &p.capacity
@@ -47,7 +48,7 @@ func (p *Preemptor) earliestRelease(s *scheduler.State, g *scheduler.Stage, n *s
 		if e.At <= now || e.Attempt.Phase > scheduler.AttemptRunning {
 			continue
 		}
-		if slices.ContainsFunc(p.victims, func(v Victim) bool { return v.Attempt == e.Attempt }) { // frozen: its CPU and I/O are counted already
+		if slices.ContainsFunc(p.victims, func(v Victim) bool { return v.Attempt == e.Attempt }) { // frozen: its CPU and I/O count already
 			r.Free[scheduler.Memory] += e.Attempt.Occupied.Resources[scheduler.Memory]
 		} else {
 			r.addVictim(&Victim{Attempt: e.Attempt, Kill: true}, 1)

@@ -6,12 +6,12 @@
 // mu each, the queue is first come first served and unbounded. With rho1 = lambda/mu
 // (the offered load, in servers) and rho = rho1/n the model is stable for rho < 1.
 //
-// It is not a model of the cluster: a job takes exactly one server. `drover sim size`
-// begins its search with it (scheduler/sim/run), and tests compare simulations with it.
-// No scheduler uses it. A quote for a job of which nothing is known takes the model's run
-// times, exponential with the mean of all ended tasks, but simulates the jobs that are
-// there: TestQuoteWithoutHistory in scheduler/deadline/forecast measures that this is as
-// good as the model's sojourn time at a low load and better at a high one.
+// It is not a model of the cluster: a job takes exactly one server. `drover sim size` begins its
+// search with it (scheduler/sim/run), and tests compare simulations with it. No scheduler uses it.
+// A quote for a job without history takes the model's run times, exponential with the mean of all
+// ended tasks, but simulates the present jobs: TestQuoteWithoutHistory in
+// scheduler/deadline/forecast measures that this is as good as the model's sojourn time at a low
+// load and better at a high one.
 //
 // # Accuracy
 //

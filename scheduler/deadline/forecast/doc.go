@@ -1,5 +1,5 @@
-// Package forecast simulates the future of a State for deadline quotes: when a job that is about to be submitted would
-// end, given everything that runs and waits now, and when waiting tasks are expected to start.
+// Package forecast simulates the future of a State for deadline quotes: when a job that is about to be
+// submitted would end, given all running and waiting work, and when waiting tasks are expected to start.
 //
 // Run times are predicted with errors, so a quote samples them. Each sample multiplies the predictions of a stage by
 // one factor and each of its run times by another, from the distributions of the predictor's errors. It then simulates

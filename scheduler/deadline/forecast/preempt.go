@@ -9,8 +9,8 @@ import (
 	"github.com/drover-run/drover/scheduler/deadline"
 )
 
-// updateSlack computes the job's times as the scheduler predicts them, without errors: the duration after each stage,
-// and the job's latest start.
+// updateSlack computes the job's times as the scheduler predicts them, without errors: the duration
+// after each stage, and the job's latest start.
 func (w *jobState) updateSlack() {
 	longest := time.Duration(0)
 	for i := range w.stages {
@@ -33,15 +33,15 @@ func (w *jobState) updateSlack() {
 	}
 }
 
-// latestStart returns the latest time at which so many waiting tasks of a stage can begin on n slots so that the job is
-// predicted to meet its deadline.
+// latestStart returns the latest time at which waiting tasks of a stage can begin on n slots so
+// that the job is predicted to meet its deadline.
 func (w *jobState) latestStart(g *stageState, waiting, n int32) scheduler.Time {
 	waves := (waiting + n - 1) / n
 	return w.spec.Deadline.Add(-g.tail).Add(-time.Duration(waves) * g.spec.Estimate)
 }
 
-// slotsFor returns the fewest slots on which so many waiting tasks of a stage end in time if they begin now, which they
-// do on as many as there are tasks.
+// slotsFor returns the fewest slots on which waiting tasks of a stage end in time if they begin
+// now. As many slots as tasks must suffice.
 func (w *jobState) slotsFor(g *stageState, waiting int32, now scheduler.Time) int32 {
 	if g.spec.Estimate <= 0 {
 		return 1
@@ -51,8 +51,8 @@ func (w *jobState) slotsFor(g *stageState, waiting int32, now scheduler.Time) in
 	return int32((int64(waiting) + waves - 1) / waves)
 }
 
-// dropInfeasible takes jobs out of the lane whose deadlines cannot be met any more: they are served behind the other
-// jobs of their tenants. O(stages of the lane) if there are none.
+// dropInfeasible removes jobs whose deadlines cannot be met any more from the lane: they are served
+// behind the other jobs of their tenants. O(stages of the lane) if there are none.
 func (p *Forecaster) dropInfeasible() {
 	left := false
 	for _, w := range p.lane {
@@ -76,8 +76,8 @@ func (w *jobState) isInfeasible(now scheduler.Time) bool {
 	return false
 }
 
-// preempt is PDSonQueue Alg. 5 for the lane: it takes as few slots as let a stage end before the deadline, each only if
-// it cannot wait for free capacity.
+// preempt is PDSonQueue Alg. 5 for the lane: it takes the fewest slots that let a stage end before
+// the deadline, each only if the stage cannot wait for free capacity.
 func (p *Forecaster) preempt() {
 	for _, w := range p.lane {
 		for i := range w.stages {
@@ -101,7 +101,7 @@ func (p *Forecaster) preemptFor(w *jobState, g *stageState) {
 	}
 }
 
-// servedByRunning returns how many waiting tasks of a stage can follow its running ones there and end in time.
+// servedByRunning returns how many waiting tasks of a stage can follow its running tasks in their slots and end in time.
 func (p *Forecaster) servedByRunning(w *jobState, g *stageState) (n int32) {
 	for _, x := range p.queue {
 		if x.job != w || x.cancelled || x.stage != g.index {
@@ -120,7 +120,7 @@ func (p *Forecaster) servedByRunning(w *jobState, g *stageState) (n int32) {
 	return n
 }
 
-// canWait reports whether on some node the next task to end frees enough for one of the stage by a time.
+// canWait reports whether on some node the next task to end frees enough for a task of the stage by a time.
 func (p *Forecaster) canWait(w *jobState, g *stageState, latest scheduler.Time) bool {
 	next := make([]*taskState, len(p.nodes))
 	for _, x := range p.queue {
@@ -178,8 +178,8 @@ func (x *taskState) compareAsVictim(y *taskState) int {
 	return cmp.Or(cmp.Compare(min(y.job.lane, laneLow), min(x.job.lane, laneLow)), cmp.Compare(y.seq, x.seq))
 }
 
-// suspendForCaps suspends regular tasks, on whatever nodes, until so much more of a job is within the caps above it, or
-// none is left.
+// suspendForCaps suspends regular tasks, on any nodes, until a job may occupy more within the caps
+// above it, or no such task is left.
 func (p *Forecaster) suspendForCaps(w *jobState, more scheduler.Resources) {
 	if len(p.subtrees) == 0 {
 		return
@@ -204,7 +204,7 @@ func (p *Forecaster) suspendForCaps(w *jobState, more scheduler.Resources) {
 	}
 }
 
-// suspend suspends tasks that run.
+// suspend suspends running tasks.
 func (p *Forecaster) suspend(list []*taskState) {
 	for _, x := range list {
 		x.occupied = occupiedWhenSuspended(x.demand, &p.nodes[x.node])
@@ -222,8 +222,8 @@ func occupiedWhenSuspended(d scheduler.Resources, n *nodeState) scheduler.Resour
 	return scheduler.Resources{scheduler.Memory: d[scheduler.Memory]}
 }
 
-// chooseVictims returns the tasks to suspend, in order, to free capacity for a demand on a node with so much that is
-// free for it; nil if all of them are not enough. It sorts them.
+// chooseVictims returns the tasks to suspend, in order, so that a demand fits on a node with the
+// given free capacity; nil if all of them do not suffice. It sorts them.
 func chooseVictims(of []*taskState, n *nodeState, free, d scheduler.Resources) []*taskState {
 	slices.SortFunc(of, (*taskState).compareAsVictim)
 	for i, x := range of {

@@ -43,11 +43,11 @@ type Query struct {
 	NoDeadlineLane bool
 	// Preempt lets deadline jobs preempt regular tasks on nodes that can suspend them.
 	Preempt bool
-	// Stop reports whether nobody waits for the answer any more; nil means never. It is called for each sample, and now
-	// and then in it.
+	// Stop reports whether the answer is no longer needed; nil means never. It is called for each
+	// sample, and every stopEvery ends within a sample.
 	Stop func() bool
 
-	maxEnds int // of tasks, after which a sample stops; 0 for no limit
+	maxEnds int // ends of tasks after which a sample stops; 0 for no limit
 }
 
 // Quote is the distribution of the times at which the job starts and ends.
@@ -81,8 +81,8 @@ func (q *Quote) StartQuantile(p float64) scheduler.Time { return quantileOf(q.st
 // MedianStageStart returns the median start of stage i of the job.
 func (q *Quote) MedianStageStart(i int) scheduler.Time { return quantileOf(q.stages[i], 0.5) }
 
-// lengthQuantile returns how long the job takes from its first start on, at most, in the share p of the samples, in
-// which it ends.
+// lengthQuantile returns the maximum duration of the job from its first start on in the share p of
+// the samples, in which it must end.
 func (q *Quote) lengthQuantile(p float64) time.Duration {
 	return time.Duration(quantileOf(q.lengths, p))
 }
@@ -92,9 +92,9 @@ func quantileOf(list []scheduler.Time, p float64) scheduler.Time {
 	return list[min(max(i, 0), len(list)-1)]
 }
 
-// Quote simulates the cluster with the job, which must have a stage and a tenant of the State, in it, once for each
-// sample. It returns errQuote for more than maxTasks waiting tasks, and if Query.Stop says so. The State does not
-// change. O(samples x tasks x (jobs + tenants + nodes)).
+// Quote simulates the cluster together with the job, once for each sample. The job must have a stage
+// and a tenant of the State. It returns errQuote for more than maxTasks waiting tasks, and if
+// Query.Stop returns true. The State does not change. O(samples x tasks x (jobs + tenants + nodes)).
 func (p *Forecaster) Quote(s *scheduler.State, q Query, now scheduler.Time) (*Quote, error) {
 	if err := checkSize(s, q.Stages); err != nil {
 		return nil, err
@@ -152,15 +152,15 @@ func withoutErrors(scheduler.StageID) (stage, task Residual) {
 	return exact, exact
 }
 
-// Expected is when what waits and runs is expected to start and to end. What is not known is left out.
+// Expected is the expected starts of waiting tasks and ends of jobs. Unknown times are left out.
 type Expected struct {
 	Starts map[scheduler.StageID]scheduler.Time // of the next waiting task
 	Ends   map[scheduler.JobID]scheduler.Time
 }
 
-// Expect simulates the cluster once, with run times as predicted. Of q only UnknownRunTime, NoDeadlineLane, Preempt and
-// Stop are used. The simulation ends after at most limit ends of tasks (0 for no limit); what is after that is left
-// out. It returns errQuote for more than maxTasks waiting tasks, and if Query.Stop says so.
+// Expect simulates the cluster once, with run times as predicted. Of q it uses only UnknownRunTime, NoDeadlineLane,
+// Preempt and Stop. The simulation ends after at most limit ends of tasks (0 for no limit); later times are left
+// out. It returns errQuote for more than maxTasks waiting tasks, and if Query.Stop returns true.
 func (p *Forecaster) Expect(s *scheduler.State, q Query, now scheduler.Time, limit int) (Expected, error) {
 	if err := checkSize(s, nil); err != nil {
 		return Expected{}, err
@@ -185,16 +185,16 @@ func (p *Forecaster) Expect(s *scheduler.State, q Query, now scheduler.Time, lim
 
 // Limits of the search for a deadline. It makes about ten quotes, most of few samples.
 const (
-	offerSamples = 50                        // of a quote of the search; the result is verified with all samples
+	offerSamples = 50                        // samples of a quote of the search; the result is verified with all samples
 	offerSteps   = 4                         // of each part of the search
-	offerMargin  = 5 * time.Second           // for the submission with the deadline, which comes later
-	farDeadline  = 10 * 365 * 24 * time.Hour // one that every job meets which ends
+	offerMargin  = 5 * time.Second           // the submission with the deadline comes later than the query
+	farDeadline  = 10 * 365 * 24 * time.Hour // met by every job that ends
 )
 
-// EarliestDeadline returns an early deadline, after that of the query, which the job meets with probability p in
-// samples in which it has that deadline, and would meet if it were submitted offerMargin later; Never if none is found.
-// The deadline of a job changes when it ends: an infeasible one leaves the lane, and with a late one it waits for
-// others. The result is a multiple of step. Errors are those of Quote, whose cost it has a few times.
+// EarliestDeadline returns an early deadline, after that of the query, which the job meets with probability p
+// in samples with that deadline, and would meet if it were submitted offerMargin later; Never if none is found.
+// The deadline of a job changes when it ends: an infeasible job leaves the lane, and with a late deadline it
+// waits for others. The result is a multiple of step. Errors are those of Quote; it costs several quotes.
 func (f *Forecaster) EarliestDeadline(s *scheduler.State, q Query, now scheduler.Time, p float64, step time.Duration) (scheduler.Time, error) {
 	x := offerSearch{f, s, q, now, p, min(q.Samples, offerSamples), nil}
 	refused := q.Job.Deadline
@@ -206,7 +206,7 @@ func (f *Forecaster) EarliestDeadline(s *scheduler.State, q Query, now scheduler
 	for n := 0; n < offerSteps && !x.holds(high); n++ {
 		high = x.later(high)
 	}
-	if soon := roundUp(now.Add(far.lengthQuantile(p)+offerMargin), step); soon > low && soon < high { // it starts at once
+	if soon := roundUp(now.Add(far.lengthQuantile(p)+offerMargin), step); soon > low && soon < high { // as if it starts at once
 		if x.holds(soon) {
 			high = soon
 		} else {
@@ -241,11 +241,11 @@ type offerSearch struct {
 	q   Query
 	now scheduler.Time
 	p   float64
-	few int // samples
+	few int // number of samples
 	err error
 }
 
-// quote returns the quote of the job with a deadline. After the first error, x.err, it returns empty ones.
+// quote returns the quote of the job with a deadline. After the first error, x.err, it returns empty quotes.
 func (x *offerSearch) quote(deadline scheduler.Time, samples int) *Quote {
 	if x.err != nil {
 		return &Quote{}

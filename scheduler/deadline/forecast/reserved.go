@@ -7,18 +7,18 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// maxOverlaps bounds the reservations of a node, or below a cap, whose overlaps are computed for one placement. Of more
-// all count, as if they were at the same time.
+// maxOverlaps bounds the reservations of a node, or below a cap, whose overlaps are computed for
+// one placement. If there are more, all count as simultaneous.
 const maxOverlaps = 32
 
-// reservedTime is capacity of a node, or of a cap, that is reserved for a task which has not started.
+// reservedTime is capacity of a node, or of a cap, reserved for a task that has not started.
 type reservedTime struct {
 	start, end scheduler.Time
 	demand     scheduler.Resources
 }
 
-// copyReservations makes the tasks for which guarantees reserve capacity start in their reservations, and not as others
-// do. O(reservations).
+// copyReservations makes tasks with guarantee reservations start in their reservations only.
+// O(reservations).
 func (p *Forecaster) copyReservations() {
 	p.capped = p.capped[:0]
 	guarantees := p.state.Reservations().Guarantees()
@@ -54,7 +54,7 @@ func (p *Forecaster) copyReservations() {
 	}
 }
 
-// reserveCaps reserves of the caps above a job what one of its tasks needs, which starts after those reserved before.
+// reserveCaps reserves a task's need of the caps above its job. The task must start after those reserved before.
 func (p *Forecaster) reserveCaps(w *jobState, r reservedTime) {
 	if len(p.subtrees) == 0 {
 		return
@@ -69,9 +69,9 @@ func (p *Forecaster) reserveCaps(w *jobState, r reservedTime) {
 	}
 }
 
-// startReserved starts a task in its reservation, at the end of which it ends at the latest. Regular tasks that are in
-// its way, on its node or below its caps, are suspended. What cannot be suspended runs on: then the node has less than
-// nothing free.
+// startReserved starts a task in its reservation; the task ends at the latest with the reservation.
+// Regular tasks in its way, on its node or below its caps, are suspended. Tasks that cannot be
+// suspended continue: the node's free capacity is then negative.
 func (p *Forecaster) startReserved(x *taskState) {
 	n := &p.nodes[x.node]
 	n.reserved = notBegun(n.reserved, p.now)
@@ -91,8 +91,8 @@ func (p *Forecaster) startReserved(x *taskState) {
 	p.start(x, x.remaining)
 }
 
-// freeFor returns what is free on a node for a task of a stage that starts now: not what is reserved before the task is
-// to end. Regular tasks on a node that can suspend leave it in time.
+// freeFor returns what is free on a node for a task of a stage that starts now, without what is
+// reserved before the task's expected end. Regular tasks on a node that can suspend leave it in time.
 func (p *Forecaster) freeFor(n *nodeState, w *jobState, g *stageState) scheduler.Resources {
 	if len(n.reserved) == 0 || w.givesWayOn(n) {
 		return n.free
@@ -100,7 +100,7 @@ func (p *Forecaster) freeFor(n *nodeState, w *jobState, g *stageState) scheduler
 	return n.free.Sub(mostReserved(p.overlapping(n.reserved, w, g)))
 }
 
-// notBegun returns those of a list of reservations, by start, that have not begun.
+// notBegun returns the reservations of a list, by start, that have not begun.
 func notBegun(list []reservedTime, now scheduler.Time) []reservedTime {
 	for len(list) > 0 && list[0].start <= now {
 		list = list[1:]
@@ -108,16 +108,16 @@ func notBegun(list []reservedTime, now scheduler.Time) []reservedTime {
 	return list
 }
 
-// overlapping returns those of a list of reservations, by start, that begin before the end of a task that starts now.
+// overlapping returns the reservations of a list, by start, that begin before the end of a task that starts now.
 func (p *Forecaster) overlapping(list []reservedTime, w *jobState, g *stageState) []reservedTime {
 	end := p.now.Add(max(1, cmp.Or(w.spec.Bound, g.runTime)))
 	n, _ := slices.BinarySearchFunc(list, end, func(r reservedTime, at scheduler.Time) int { return cmp.Compare(r.start, at) })
 	return list[:n]
 }
 
-// leavesCaps reports whether a task of a stage that starts now and does not give way leaves what is reserved below the
-// caps above it before it is to end. Tasks that give way, or that are to end before all that, count as gone. O(depth of
-// the tenant) if nothing is reserved, O(running tasks x depth) where it depends on those.
+// leavesCaps reports whether a non-preemptible task of a stage that starts now leaves the caps above it what is
+// reserved below them before the task's expected end. Tasks that give way, or that end before all that, count
+// as gone. O(depth of the tenant) if nothing is reserved, O(running tasks x depth) if it depends on those.
 func (p *Forecaster) leavesCaps(w *jobState, g *stageState) bool {
 	if len(p.capped) == 0 {
 		return true
@@ -143,7 +143,7 @@ func (p *Forecaster) leavesCaps(w *jobState, g *stageState) bool {
 	return true
 }
 
-// mostReserved returns at least what is reserved at any one time, of each resource.
+// mostReserved returns an upper bound on what is reserved at any one time, of each resource.
 func mostReserved(list []reservedTime) (most scheduler.Resources) {
 	for i := range list {
 		at, sum := list[i].start, scheduler.Resources{}
@@ -157,7 +157,7 @@ func mostReserved(list []reservedTime) (most scheduler.Resources) {
 	return most
 }
 
-// charge adds to what a job, its tenant and all tenants above occupy.
+// charge adds to the use of a job, its tenant and all tenants above.
 func (p *Forecaster) charge(w *jobState, d scheduler.Resources) {
 	p.tenants[w.spec.Tenant] = p.tenants[w.spec.Tenant].Add(d)
 	if len(p.subtrees) == 0 {

@@ -18,14 +18,14 @@ type Forecaster struct {
 	jobs      []*jobState
 	queue     []*taskState          // a heap: see byEnd
 	tenants   []scheduler.Resources // by tenant, occupied resources
-	subtrees  []scheduler.Resources // by tenant, what it and all below it occupy; empty if no tenant has a cap
-	capped    [][]reservedTime      // by tenant, what is reserved below its cap, by start, from the next one to come; empty if nothing is
+	subtrees  []scheduler.Resources // by tenant, use of its subtree; empty if no tenant has a cap
+	capped    [][]reservedTime      // by tenant, future reservations below its cap, by start; empty if there are none
 	lane      []*jobState           // deadline jobs in their order
 	regular   [][]*jobState         // by tenant, jobs outside the lane in their order, from the first with a waiting task on
 	toPlace   [][]*jobState         // of those, from the first on that may have a task to place, during placeAll
 	least     scheduler.Resources   // of each resource, the smallest demand of any stage
 	round     int32                 // of placeAll
-	suspended []*taskState          // that resume by themselves, in the order of their suspension
+	suspended []*taskState          // tasks that resume by themselves, in the order of their suspension
 	seq       int32
 
 	state  *scheduler.State
@@ -40,10 +40,10 @@ type nodeState struct {
 	free        scheduler.Resources
 	schedulable bool
 	canSuspend  bool
-	reserved    []reservedTime // by start, from the next one to come
+	reserved    []reservedTime // future reservations, by start
 }
 
-// The lanes of jobs, in the order in which they are served: the first before all, the others within each tenant.
+// The lanes of jobs, in the order of service: the first before all, the others within each tenant.
 const (
 	laneDeadline uint8 = iota + 1
 	laneHigh
@@ -59,7 +59,7 @@ type jobState struct {
 	key       scheduler.Time
 	stages    []stageState
 	tasksLeft int32
-	used      scheduler.Resources // what it occupies; kept only if a tenant has a cap
+	used      scheduler.Resources // its use; kept only if a tenant has a cap
 	started   scheduler.Time      // start of its first task in the sample, Never before that
 	ended     scheduler.Time      // end of its last task, Never before that
 }
@@ -70,7 +70,7 @@ type stageState struct {
 	waiting    int32
 	live       int32 // tasks that run or are suspended
 	done       int32
-	noCapacity int32          // the last round of placeAll in which a task did not fit
+	noCapacity int32          // last round of placeAll in which a task did not fit
 	runTime    time.Duration  // predicted for one task, including the stage's error
 	tail       time.Duration  // predicted for the stages after this one
 	leastTail  time.Duration  // the same with deadline.LeastRunTime
@@ -81,11 +81,11 @@ type stageState struct {
 // taskState is a task that runs or is suspended.
 type taskState struct {
 	endsAt    scheduler.Time
-	remaining time.Duration // run time left while it is suspended
+	remaining time.Duration // rest of the run time while it is suspended
 	seq       int32
 	node      int32
-	job       *jobState  // nil for a time at which placeAll must run again
-	starts    *taskState // that begins in its reservation now; nil for none
+	job       *jobState  // nil for an event without a task, after which placeAll runs again
+	starts    *taskState // task that begins in its reservation now; nil for none
 	stage     int32
 	demand    scheduler.Resources
 	occupied  scheduler.Resources   // while it is suspended
@@ -97,11 +97,11 @@ var byEnd = heaps.Order[*taskState]{Less: func(a, b *taskState) bool {
 	return cmp.Or(cmp.Compare(a.endsAt, b.endsAt), cmp.Compare(a.seq, b.seq)) < 0
 }}
 
-// stopEvery is after how many ends of tasks Query.Stop is called again.
+// stopEvery is the number of ends of tasks between calls of Query.Stop.
 const stopEvery = 1024
 
-// simulate runs one sample and returns the new job when it has ended. It stops earlier if no event is left or after
-// Query.maxEnds ends. Without a new job it returns nil. It returns errStopped if Query.Stop says so.
+// simulate runs one sample and returns the new job when it has ended. It stops earlier if no event is left or
+// after Query.maxEnds ends. Without a new job it returns nil. It returns errStopped if Query.Stop returns true.
 func (p *Forecaster) simulate(s *scheduler.State, q *Query, now scheduler.Time, r *rand.Rand) (*jobState, error) {
 	p.state, p.query, p.now, p.random = s, q, now, r
 	mine := p.copyState()
@@ -111,7 +111,7 @@ func (p *Forecaster) simulate(s *scheduler.State, q *Query, now scheduler.Time, 
 		}
 		p.placeAll()
 		if mine != nil && mine.tasksLeft == 0 {
-			mine.ended = p.now // also of a job without tasks
+			mine.ended = p.now // also for a job without tasks
 			return mine, nil
 		}
 		if len(p.queue) == 0 || (q.maxEnds > 0 && ends > q.maxEnds) {
@@ -132,7 +132,7 @@ func (p *Forecaster) copyState() *jobState {
 		p.nodes = append(p.nodes, m)
 		for _, x := range n.Spec.Windows {
 			if x.To > p.now && x.To < scheduler.Never {
-				p.schedule(&taskState{}, x.To.Sub(p.now)) // it takes work again
+				p.schedule(&taskState{}, x.To.Sub(p.now)) // the node accepts work again
 			}
 		}
 	}
@@ -191,7 +191,7 @@ func (p *Forecaster) sortJobs() {
 	}
 }
 
-// dischargeReleasing takes what the attempts of a job that is being stopped, or has failed, give up off its tenants.
+// dischargeReleasing subtracts from its tenants what the attempts of a stopping or failed job are releasing.
 func (p *Forecaster) dischargeReleasing(j *scheduler.Job) {
 	w := jobState{spec: &j.Spec, tenant: p.state.Tenant(j.Spec.Tenant)}
 	for _, g := range j.Begun() {
@@ -201,9 +201,9 @@ func (p *Forecaster) dischargeReleasing(j *scheduler.Job) {
 	}
 }
 
-// copyJob copies a job. What its attempts are giving up counts as free, as the scheduler counts it that preempts: of an
-// attempt that is being killed the task waits again, and one that is being suspended is suspended. One that a user
-// suspends never resumes, and occupies what it does.
+// copyJob copies a job. Capacity that its attempts are releasing counts as free, as for a
+// preempting scheduler: the task of an attempt being killed waits again, and an attempt being
+// suspended is suspended. An attempt suspended by a user never resumes, and keeps what it occupies.
 func (p *Forecaster) copyJob(j *scheduler.Job) *jobState {
 	infeasible := j.Spec.Deadline > 0 && j.IsInfeasible()
 	w := p.newJob(&j.Spec, j.IsAccepted() && !infeasible)
@@ -248,15 +248,15 @@ func (p *Forecaster) copyAttempt(w *jobState, of *stageState, g *scheduler.Stage
 		p.schedule(x, left)
 	} else {
 		x.remaining, x.cancelled, x.order = left, true, a.ResumeOrder()
-		if !a.Level.Suspended() { // it is being suspended, behind all that are
+		if !a.Level.Suspended() { // it is being suspended: after all suspended ones
 			x.order.SuspendedAt = p.now
 		}
 		p.suspended = append(p.suspended, x)
 	}
 }
 
-// waitsAgain reports whether the task of an attempt that is being killed waits once that has ended: it is not done, and
-// has no other attempt. Of two that are being killed the first counts.
+// waitsAgain reports whether the task of an attempt being killed waits again after that: it is not
+// done, and has no other attempt. If two attempts are being killed, only the first counts.
 func waitsAgain(s *scheduler.State, g *scheduler.Stage, a *scheduler.Attempt) bool {
 	waits := !a.Speculative && !g.IsDone(a.ID.Index)
 	for other := range s.Attempts().Of(g, a.ID.Index) {
@@ -265,15 +265,15 @@ func waitsAgain(s *scheduler.State, g *scheduler.Stage, a *scheduler.Attempt) bo
 	return waits
 }
 
-// staysSuspended reports whether an attempt is parked for longer than a window of its node: by a user, or by a drain
-// whose end nobody knows. What is parked on a node that is away in a window resumes after that.
+// staysSuspended reports whether an attempt stays parked beyond a window of its node: by a user, or by
+// a drain with an unknown end. An attempt parked on a node that is away in a window resumes after it.
 func (p *Forecaster) staysSuspended(a *scheduler.Attempt) bool {
 	n := &p.nodes[a.Node]
 	return a.Parked && !(n.schedulable && n.AwayWithin(p.now, p.now.Add(1)))
 }
 
-// remaining draws the remaining run time of an attempt: its predicted total run time times a factor that is consistent
-// with what it has run already.
+// remaining draws the remaining run time of an attempt: its predicted total run time times a factor
+// that is consistent with its run time so far.
 func (p *Forecaster) remaining(a *scheduler.Attempt, g *stageState) time.Duration {
 	ran := a.RanFor(p.now)
 	whole := g.runTime
@@ -345,10 +345,10 @@ func (p *Forecaster) release(x *taskState, d scheduler.Resources) {
 	p.charge(x.job, scheduler.Resources{}.Sub(d))
 }
 
-// placeAll places what fits: first deadline jobs in their order, but for infeasible ones, which preempt if they cannot
-// wait; then suspended tasks; then, while something fits, the next task of the tenant with the least share. Jobs
-// without a waiting task are passed over for good, and nothing is looked at while not even the smallest demand fits:
-// with many queued jobs most ends of tasks leave room for one.
+// placeAll places tasks that fit: first of deadline jobs in their order, except infeasible ones, and
+// these preempt if they cannot wait; then suspended tasks; then, while something fits, the next task of
+// the tenant with the least share. It drops jobs without a waiting task, and does nothing while not
+// even the smallest demand fits: with many queued jobs most ends of tasks free capacity for one task.
 func (p *Forecaster) placeAll() {
 	p.round++
 	p.dropInfeasible()
@@ -391,13 +391,13 @@ func (p *Forecaster) placeAll() {
 	}
 }
 
-// takes reports whether a task of the stage may start on the node now: none does that would not end, by its bound or
-// estimate, before the node leaves. Tasks that are there when it leaves run on in a sample.
+// takes reports whether a task of the stage may start on the node now: by its bound or estimate it
+// must end before the node leaves. Tasks that are there when it leaves continue in a sample.
 func (p *Forecaster) takes(n *nodeState, w *jobState, g *stageState) bool {
 	return n.schedulable && (len(n.Spec.Windows) == 0 || !n.AwayWithin(p.now, p.now.Add(max(1, cmp.Or(w.spec.Bound, g.spec.Estimate)))))
 }
 
-// fitsAnywhere reports whether a schedulable node has that much free.
+// fitsAnywhere reports whether a demand fits on some schedulable node.
 func (p *Forecaster) fitsAnywhere(d scheduler.Resources) bool {
 	for i := range p.nodes {
 		if n := &p.nodes[i]; n.schedulable && d.Fits(n.free) {
@@ -435,8 +435,8 @@ func (p *Forecaster) resumeSuspended() {
 	p.suspended = waiting
 }
 
-// nextStage returns the first stage of a job that may start a task and has not lacked capacity in this round of
-// placeAll, nil for none.
+// nextStage returns the first stage of a job that may start a task and has not lacked capacity in
+// this round of placeAll, nil for none.
 func (w *jobState) nextStage(round int32) *stageState {
 	for i := range w.stages {
 		g := &w.stages[i]
@@ -448,8 +448,8 @@ func (w *jobState) nextStage(round int32) *stageState {
 	return nil
 }
 
-// mayStart reports whether a task of the stage waits, and max_parallel allows it to start: suspended tasks count as
-// running.
+// mayStart reports whether a task of the stage waits and max_parallel allows it to start; suspended
+// tasks count as running.
 func (g *stageState) mayStart() bool {
 	return g.waiting > 0 && (g.spec.MaxParallel == 0 || g.live < g.spec.MaxParallel)
 }
@@ -484,7 +484,7 @@ func (p *Forecaster) place(w *jobState, g *stageState, node int32) {
 	p.start(&taskState{node: node, job: w, stage: g.index, demand: g.spec.Demand}, math.MaxInt64)
 }
 
-// start starts a task, which runs for most at most.
+// start starts a task that runs for at most most.
 func (p *Forecaster) start(x *taskState, most time.Duration) {
 	g, n := &x.job.stages[x.stage], &p.nodes[x.node]
 	n.free = n.free.Sub(x.demand)
