@@ -17,7 +17,7 @@ type Absence struct {
 	To   time.Duration // 0: it does not come back
 	// Drain is how long before From the node gets no new tasks. Tasks that run at From are lost.
 	Drain time.Duration
-	// Known: the policy knows of it from the start (scheduler.Window), as it does of maintenance.
+	// Known: the policy knows of it from the start (scheduler.Window), as of maintenance.
 	Known bool
 }
 
@@ -39,7 +39,7 @@ func (c *Config) checkAbsences() error {
 	return nil
 }
 
-// outages keeps why nodes are down or drain: a node may have several reasons at a time.
+// outages records why nodes are down or drain: a node may have several reasons at a time.
 type outages struct {
 	downReasons  []int                // of each node: failures and absences that keep it down
 	drainReasons []int                // of each node: absences for which it drains
@@ -95,7 +95,7 @@ func (o *outages) addKnown(w *world, a *Absence) {
 	o.known[a.Node] = slices.Insert(list, i, x)
 }
 
-// announce tells the State of the next windows of a node.
+// announce sets the next windows of a node in the State.
 func (o *outages) announce(w *world, n scheduler.NodeID) error {
 	list := o.known[n]
 	for len(list) > 0 && list[0].To <= w.now {
@@ -126,8 +126,8 @@ func (o *outages) endAbsence(w *world, a *Absence) error {
 	return o.nodeUp(w, a.Node)
 }
 
-// nodeDown takes a node down for one more reason: a failure or an absence. lose reports whether what
-// is on it is lost, which is nothing at the start.
+// nodeDown takes a node down for one more reason: a failure or an absence. lose says whether its
+// attempts and outputs are lost; at the start there are none.
 func (o *outages) nodeDown(w *world, n scheduler.NodeID, lose bool) error {
 	if o.downReasons[n]++; o.downReasons[n] > 1 {
 		return nil

@@ -8,8 +8,8 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// execute carries out an action that the State has already applied, and schedules the events that
-// follow from it.
+// execute carries out an action that the State has already applied, and schedules the resulting
+// events.
 func (w *world) execute(a *scheduler.Action) error {
 	switch a.Kind {
 	case scheduler.ActPlace:
@@ -91,7 +91,7 @@ func (p *suspensions) startResume(w *world, a *scheduler.Action) error {
 	return nil
 }
 
-// occupiedAtLevel returns what an attempt occupies at a level, computed as it was reported.
+// occupiedAtLevel returns what an attempt occupies at a level, computed from the reported footprint.
 func (w *world) occupiedAtLevel(t *attempt, l scheduler.Level) scheduler.Resources {
 	g := &w.jobs[t.job].spec.Stages[t.stage]
 	m := w.memoryInUse(t)
@@ -133,7 +133,7 @@ func transferTime(bytes, perS int64) time.Duration {
 	return time.Duration(float64(bytes) / float64(perS) * float64(time.Second))
 }
 
-// endMigration forgets an attempt that no longer migrates. O(migrating attempts).
+// endMigration removes an attempt from migrating. O(migrating attempts).
 func (p *suspensions) endMigration(slot int32) {
 	if i := slices.Index(p.migrating, slot); i >= 0 {
 		p.migrating = slices.Delete(p.migrating, i, i+1)

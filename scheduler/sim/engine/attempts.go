@@ -52,7 +52,7 @@ type attemptExtra struct {
 	readBytesLeft, writeBytesLeft float64
 	placedAt                      scheduler.Time
 	plannedDuration               time.Duration // total at placement, for progress reports
-	waited                        time.Duration // for maps, if attempts are recorded; elapsed does not have it
+	waited                        time.Duration // time spent waiting for maps, if attempts are recorded; not part of elapsed
 }
 
 func (t *attempt) id() scheduler.AttemptID {
@@ -73,7 +73,7 @@ type attemptState uint8
 
 const (
 	attemptRunning   attemptState = iota + 1
-	attemptWaiting                // a reduce that has fetched and waits for maps: it runs, and makes no progress
+	attemptWaiting                // a reduce that has fetched and waits for maps: it runs but makes no progress
 	attemptSuspended              // suspended, suspending or resuming
 	attemptDying
 	attemptEnded
@@ -218,7 +218,7 @@ func (w *world) schedulePhaseEnd(slot int32) error {
 	return nil
 }
 
-// waitsForMaps reports whether maps of which a reduce that started early needs the output are not done.
+// waitsForMaps reports whether a reduce that started early still needs outputs of unfinished maps.
 func (j *job) waitsForMaps(s *scheduler.State, stage int16) bool {
 	g := &j.spec.Stages[stage]
 	if g.SlowStart <= 0 || g.Kind != scheduler.KindReduce {
@@ -228,13 +228,13 @@ func (j *job) waitsForMaps(s *scheduler.State, stage int16) bool {
 	return slices.ContainsFunc(g.After, func(k int32) bool { return stages[k].Done < stages[k].Spec.Tasks })
 }
 
-// waitingReduces are the slots of a job's reduces that wait for maps. One that was suspended or has
-// ended since stays in it until the others continue.
+// waitingReduces are the slots of a job's reduces that wait for maps. A reduce that was suspended
+// or has ended since stays in it until the others continue.
 type waitingReduces struct{ slots []int32 }
 
 func (r *waitingReduces) add(slot int32) { r.slots = append(r.slots, slot) }
 
-// resume continues the reduces of job j, which wait again if maps are not done.
+// resume continues the reduces of job j; they wait again if maps are not done.
 func (r *waitingReduces) resume(w *world, j *job) error {
 	slots := r.slots
 	r.slots = nil
@@ -252,7 +252,7 @@ func (r *waitingReduces) resume(w *world, j *job) error {
 	return nil
 }
 
-// countWaiting adds the time for which an attempt has waited for maps until now.
+// countWaiting adds the time that an attempt has waited for maps until now.
 func (t *attempt) countWaiting(w *world) {
 	if w.OnAttempt != nil {
 		w.ownExtra(t).waited += w.now.Sub(t.phaseStart)

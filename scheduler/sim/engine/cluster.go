@@ -7,7 +7,7 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// cluster is what does not change of the nodes during a simulation.
+// cluster is the constant facts about the nodes during a simulation.
 type cluster struct {
 	nodeSpeed    []float64 // compute speed of each node
 	rackNodes    [][]scheduler.NodeID

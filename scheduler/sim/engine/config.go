@@ -17,8 +17,8 @@ const Epoch = scheduler.Time(time.Hour)
 const (
 	defaultMaxActions = 100_000 // actions of one cycle
 	maxCyclesAtOnce   = 100_000 // cycles at one time
-	// A policy that wakes for waiting jobs, as one that sorts them by their age each minute, would wake
-	// for ever for those that nothing can help. Both are far above what a policy waits for, such as a node with a task's data.
+	// A policy that wakes for waiting jobs, for example to sort them by age each minute, would wake for ever for jobs
+	// that nothing can help. Both limits are far above any wait of a policy, such as for a node with a task's data.
 	maxWakesAlone = 10_000         // since there was another event
 	maxTimeAlone  = 24 * time.Hour // since there was another event
 	maxJobs       = 50_000_000
@@ -53,9 +53,9 @@ type Config struct {
 	CycleInterval time.Duration
 	// TenantSeries records the Series by tenant too.
 	TenantSeries bool
-	// WaitedTimes records what tasks waited for. Each cycle then lists its reasons, which takes longer.
+	// WaitedTimes records why tasks waited. Each cycle then lists its reasons, which takes longer.
 	WaitedTimes bool
-	// OnAttempt, if not nil, is called for each attempt that has ended. The record is its own.
+	// OnAttempt, if not nil, is called for each attempt that has ended, and owns the record.
 	OnAttempt func(*AttemptRecord)
 	// Stop, if not nil, is called before each time step; its error ends the simulation.
 	Stop func() error
@@ -68,7 +68,7 @@ type Config struct {
 	BeforeSubmit func(s *scheduler.State, now scheduler.Time, j *scheduler.JobSpec, stages []scheduler.StageSpec) error
 }
 
-// Progress reports how far a simulation is.
+// Progress reports the progress of a simulation.
 type Progress struct {
 	now        time.Duration // simulated time
 	Events     uint64
@@ -89,9 +89,9 @@ type Project struct {
 	Priority scheduler.Priority
 	Submit   time.Duration
 	Jobs     int32
-	// Open: how many jobs it gets is not known before they are submitted, as a coordinator's projects. It has the
-	// priority of its first job and ends with its last active one; a later job of that name begins a new project.
-	// Priority, Submit and Jobs are not used.
+	// Open: the number of its jobs is unknown before they are submitted, as in a coordinator. It
+	// has the priority of its first job and ends with its last active job; a later job of that name
+	// begins a new project. Priority, Submit and Jobs are not used.
 	Open bool
 }
 
@@ -218,7 +218,7 @@ type Models struct {
 	// Heartbeat is the interval of progress reports; 0: none.
 	Heartbeat time.Duration
 	// AcceptDeadlines accepts every deadline without a guarantee. Otherwise a policy that makes
-	// guarantees decides first, by runtime_bound or by how much estimates are known to be off.
+	// guarantees decides first, by runtime_bound or by the known errors of estimates.
 	AcceptDeadlines bool
 	// Contention slows tasks down on a node whose tasks use more CPU or disk I/O than it has, which
 	// happens if Stage.ActualDemand exceeds Demand.

@@ -16,7 +16,7 @@ type admission struct {
 	backlog  []int32 // jobs that wait for admission
 	admitted int     // jobs that the scheduler sees
 	jobsDone int     // jobs that have ended
-	// open holds, by position in Config.Projects, the present project of those that are open. begun counts them all.
+	// open holds the present project of each open one, by position in Config.Projects. begun counts all projects.
 	open  []scheduler.ProjectSpec
 	begun int
 }
@@ -131,7 +131,7 @@ func (a *admission) stageSpec(w *world, j *job, g *Stage, estimate float64) sche
 	return spec
 }
 
-// joinProject adds a job that is submitted now to its project, which is submitted with its first job.
+// joinProject adds a job that is submitted now to its project, and submits the project with its first job.
 func (a *admission) joinProject(w *world, j *job) error {
 	p := &w.Projects[j.spec.Project-1]
 	j.project = scheduler.ProjectID(j.spec.Project)
@@ -145,7 +145,7 @@ func (a *admission) joinProject(w *world, j *job) error {
 	return w.s.Events().PutProject(spec)
 }
 
-// joinOpenProject returns the open project of a job with that job. spec describes a new one.
+// joinOpenProject returns the open project of a job, with the job added. spec describes a new project.
 func (a *admission) joinOpenProject(w *world, j *job, spec scheduler.ProjectSpec) scheduler.ProjectSpec {
 	if a.open == nil {
 		a.open = make([]scheduler.ProjectSpec, len(w.Projects))
@@ -160,9 +160,9 @@ func (a *admission) joinOpenProject(w *world, j *job, spec scheduler.ProjectSpec
 	return *o
 }
 
-// taskBound returns for how long a guarantee reserves capacity for a task with an estimate, as a
-// coordinator would that knows by how much estimates are off: the errors of estimates, and how
-// much tasks of a stage differ. It does not know slow nodes, slow attempts and busy links.
+// taskBound returns how long a guarantee reserves capacity for a task with an estimate, as in a
+// coordinator that knows the errors of estimates and how much tasks of a stage differ. It does not
+// know slow nodes, slow attempts and busy links.
 func (m *Models) taskBound(g *Stage, prediction time.Duration) time.Duration {
 	e, s := m.EstimateError, m.Spread
 	errors := estimate.ErrorQuantiles{Stage: estimate.Normal(e*e/2, e), Task: estimate.Normal(-s*s/2, s)}
@@ -190,8 +190,8 @@ func scale(d time.Duration, f float64) time.Duration {
 	return time.Duration(min(float64(longest), float64(d)*f))
 }
 
-// longest limits a duration: a simulated time before the end of the simulation (see world.loop) and a
-// duration of this length together still fit into a Time.
+// longest limits a duration: the sum of this and of any time before the end of the simulation (see
+// world.loop) still fits into a Time.
 const longest = 4_000_000_000 * time.Second
 
 // repeated returns n times d, at most longest.
@@ -240,9 +240,9 @@ func (a *admission) allJobsEnded(w *world, p int) bool {
 	return left <= 0
 }
 
-// handlePolicyState handles the policy states that affect the simulation: it counts violated
-// guarantees, stops a job with an infeasible deadline if the job asks for that, and accepts one
-// whose guarantee was refused without it, as a coordinator does, which then decides again.
+// handlePolicyState handles the policy states that affect the simulation. It counts violated
+// guarantees, stops a job with an infeasible deadline if the job requests that, and accepts a job
+// whose guarantee was refused without one, as a coordinator does; the policy then decides again.
 func (a *admission) handlePolicyState(w *world, n *scheduler.PolicyState) error {
 	switch n.Kind {
 	case scheduler.InfeasibleState:

@@ -28,21 +28,21 @@ func (o *outages) failNode(w *world, n scheduler.NodeID) error {
 	return nil
 }
 
-// A simulation in which nodes fail more often than tasks can end has always another event. It is stuck after so many
-// failures, of each node or of all, without one more task done than ever before.
+// If nodes fail more often than tasks can end, a simulation never runs out of events. It is stuck after
+// this many failures, per node or in total, without progress: one more task done than ever before.
 const (
 	maxLostPerNode = 1000
 	minLost        = 10_000
 )
 
-// progress is how far the jobs in the system have come: tasks that are done again, because their output was lost, are none.
+// progress is how far the jobs in the system have come. Tasks done again because their output was lost do not count.
 type progress struct {
 	live, ended int    // jobs
-	fewest      int64  // tasks left of the live jobs, the fewest since one came or ended
-	lostBefore  uint64 // nodes lost until then
+	fewest      int64  // least number of tasks left of the live jobs since a job came or ended
+	lostBefore  uint64 // nodes lost up to that minimum
 }
 
-// lost returns how many nodes were lost since the last progress. O(live jobs).
+// lost returns the number of nodes lost since the last progress. O(live jobs).
 func (p *progress) lost(w *world) uint64 {
 	now := progress{ended: w.admission.jobsDone, lostBefore: w.res.NodesLost}
 	for sj := range w.s.Jobs() {

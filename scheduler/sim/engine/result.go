@@ -26,7 +26,7 @@ type Result struct {
 	WorkLostCPU                                 float64 // CPU-seconds of attempts that did not succeed
 	TaskExecutions                              []TaskExecution
 	NodeLocal, RackLocal, WithInput, Unfinished int64
-	// Waited is what tasks waited for; empty without Config.WaitedTimes.
+	// Waited is why tasks waited and how long; empty without Config.WaitedTimes.
 	Waited []WaitedFor
 	// Refused counts the jobs that can never run on the cluster, which are among the unfinished.
 	// FirstRefused names the first of them and what it lacks.
@@ -79,7 +79,7 @@ type TaskExecution struct {
 // Series is the utilisation over time, in steps of Step from second 0. Each step holds means.
 type Series struct {
 	Step time.Duration
-	Used [][scheduler.NumResources]float64 // fraction of the capacity that was there
+	Used [][scheduler.NumResources]float64 // fraction of the capacity present
 	Jobs []float64                         // jobs in the system
 	// Tenants holds, for each step, the sum over all tenants and then each tenant, if there are at
 	// most maxTenantSeries. It is empty without Config.TenantSeries.

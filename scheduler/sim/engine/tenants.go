@@ -14,13 +14,13 @@ type TenantStep struct {
 	Used    [scheduler.NumResources]float64 // millicores, bytes, bytes per second
 	Jobs    float64                         // in the system
 	Running float64                         // attempts that run or are suspended
-	Waiting float64                         // tasks that are neither done nor run
+	Waiting float64                         // tasks that are neither done nor running
 }
 
 // numTenantValues is the number of values of a TenantStep: use, jobs, attempts, tasks not done.
 const numTenantValues = scheduler.NumResources + 3
 
-// tenantUse integrates what one tenant uses and waits for.
+// tenantUse integrates the use and the waiting tasks of one tenant.
 type tenantUse struct {
 	updatedAt scheduler.Time
 	now       [numTenantValues]int64
@@ -39,7 +39,7 @@ func (u *tenantUse) advanceTo(t scheduler.Time) {
 }
 
 // tenantSeries records a Series by tenant. Entry 0 is the sum over all tenants, entry t+1 is tenant
-// t. It is empty if nobody asked for it. A change costs O(1), the end of a step O(tenants).
+// t. It is empty unless requested. A change costs O(1), the end of a step O(tenants).
 type tenantSeries struct {
 	tenants []tenantUse
 	steps   [][][numTenantValues]float64
@@ -111,7 +111,7 @@ func (s *tenantSeries) fill(seconds float64) [][]TenantStep {
 				r.Used[k] = x[k] / seconds
 			}
 			r.Jobs, r.Running = x[scheduler.NumResources]/seconds, x[scheduler.NumResources+1]/seconds
-			r.Waiting = max(0, x[scheduler.NumResources+2]/seconds-r.Running) // a second attempt waits for nothing
+			r.Waiting = max(0, x[scheduler.NumResources+2]/seconds-r.Running) // a second attempt has no waiting task
 		}
 		out = append(out, row)
 	}

@@ -160,13 +160,13 @@ func (m *Models) nominalTaskTime(g *Stage) time.Duration {
 	return work + transferTime(bytes, local) + transferTime(g.ShuffleBytes, m.RemoteRate) + transferTime(g.OutputBytes, local)
 }
 
-// stageTime returns how long the tasks of a stage take on a number of slots, if each slot that is free takes the next
-// task. mean is their nominal time. O(tasks log slots) if they differ, else O(1).
+// stageTime returns the duration of a stage's tasks on a number of slots if each free slot takes
+// the next task. mean is their nominal time. O(tasks log slots) if they differ, else O(1).
 func stageTime(g *Stage, mean time.Duration, slots int64) time.Duration {
 	if g.WorkPerTask == nil && g.StartDelays == nil {
 		return repeated((int64(g.Tasks)+slots-1)/slots, mean)
 	}
-	others := mean - meanDuration(g.WorkPerTask) - meanDuration(g.StartDelays) // launch and transfers, and work if it is equal
+	others := mean - meanDuration(g.WorkPerTask) - meanDuration(g.StartDelays) // launch and transfers, plus work if it is equal
 	var ends []time.Duration                                                   // when each slot is free, a heap
 	last := time.Duration(0)
 	for i := range int(g.Tasks) {

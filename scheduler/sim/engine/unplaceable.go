@@ -6,8 +6,8 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// findUnplaceable returns why a job can never run on this cluster, "" if nothing is known against
-// it: a task that fits on no empty node, or that is above a cap of its tenant or of a tenant above.
+// findUnplaceable returns why a job can never run on this cluster: a task fits on no empty node, or
+// exceeds a cap of its tenant or of a tenant above. It returns "" if no such reason is known.
 func (a *admission) findUnplaceable(w *world, in *Job) string {
 	for k := range in.Stages {
 		g := &in.Stages[k]

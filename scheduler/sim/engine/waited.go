@@ -8,8 +8,8 @@ type WaitedFor struct {
 	TaskSeconds float64
 }
 
-// waitedTimes integrates the reasons of waiting tasks over time: what a decision says holds until
-// the next one.
+// waitedTimes integrates the reasons of waiting tasks over time: the reasons of a decision hold
+// until the next one.
 type waitedTimes struct {
 	since   scheduler.Time
 	waiting []int64 // tasks by reason, since then

@@ -170,7 +170,7 @@ func (w *world) loop() error {
 	return nil
 }
 
-// isEventPending reports whether anything but a heartbeat, of which there is always one, is to happen.
+// isEventPending reports whether an event is pending other than the heartbeat, of which there is always one.
 func (w *world) isEventPending() bool {
 	beats := 0
 	if w.Models.Heartbeat > 0 {
@@ -317,14 +317,14 @@ func (w *world) advanceTo(t scheduler.Time) {
 	w.now = t
 }
 
-// requestReasons tells the policy whether the reasons of waiting stages will be read.
+// requestReasons sets whether the policy lists the reasons of waiting stages.
 func (w *world) requestReasons(wanted bool) {
 	if r, ok := w.Policy.(scheduler.Reasoner); ok {
 		r.SetReasonsWanted(wanted)
 	}
 }
 
-// stuckError explains why jobs are left although no event is.
+// stuckError explains why jobs are left although no event is pending.
 func (w *world) stuckError() error {
 	why := "the policy reports no reason"
 	w.requestReasons(true)
