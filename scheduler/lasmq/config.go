@@ -38,17 +38,17 @@ type Config struct {
 	// paper gives no weights; 0.1 reproduces its section 5.4.
 	Decay float64
 	Order Order
-	// StageAware counts the service that the whole stage will have had for a stage
-	// of which at least the part awareFrom (0.1 in the paper) is done.
+	// StageAware counts the service that the whole stage is expected to need, for a stage of which
+	// at least the part awareFrom (0.1 in the paper) is done.
 	StageAware bool
 	awareFrom  float64
-	// Horizon is for how long a started task is assumed to use its containers when queues are compared. At least the
-	// longest task keeps deficits within one such task.
+	// Horizon is for how long a started task is assumed to use its containers when queues are
+	// compared. If it is at least the longest task, deficits stay within one such task.
 	Horizon time.Duration
 	// Unit is the size of one container.
 	Unit scheduler.Resources
 
-	thresholds []float64 // of an Index: each threshold(i), which it needs for every job in every cycle
+	thresholds []float64 // of an Index: threshold(i) for each i, which it needs for every job in every cycle
 }
 
 // Default returns the paper's configuration (10 queues, alpha_1 = 100, step 10, 1 vcore, 2 GB), with 1 GB/s of disk I/O.
@@ -82,15 +82,15 @@ func (c *Config) weight(i int) float64 { return max(math.Pow(c.Decay, float64(i-
 // Containers returns the size of a demand in containers: the maximum over the resources of demand/unit.
 func (c *Config) Containers(d scheduler.Resources) float64 { return d.DominantShare(c.Unit) }
 
-// serviceAt is the service of a job as a function of the time: base at an instant, growing at rate per second since.
+// serviceAt is the service of a job as a function of time: base at time at, growing at rate per second from then on.
 type serviceAt struct {
-	base, rate float64 // container-seconds, and these per second
+	base, rate float64 // container-seconds, and container-seconds per second
 	at         scheduler.Time
 }
 
-// measured is what the queues need to know of a job.
+// measured is what the queues need to know about a job.
 type measured struct {
-	service   serviceAt // holds while nothing starts, ends or reports
+	service   serviceAt // valid while nothing starts, ends or reports
 	remaining float64   // containers of the remaining tasks, including running ones (section 3.3)
 	running   microContainers
 }
@@ -116,8 +116,8 @@ func (c *Config) measure(j *scheduler.Job) measured {
 	return m
 }
 
-// exceeds returns the first instant at which the service is above a threshold, Never if it does not get there. It
-// depends on nothing but the service, so that everybody who asks, whenever, gets the same instant.
+// exceeds returns the first time at which the service is above a threshold, Never if it does not get
+// there. It depends only on the service, so that every caller gets the same time, whenever it asks.
 func (f *serviceAt) exceeds(threshold float64) scheduler.Time {
 	if f.base > threshold {
 		return f.at
@@ -149,7 +149,7 @@ func (c *Config) Service(j *scheduler.Job, now scheduler.Time) float64 {
 // RunningContainers returns the containers of a job's running tasks.
 func (c *Config) RunningContainers(j *scheduler.Job) float64 { return c.measure(j).running.float() }
 
-// microContainers counts containers in millionths: unlike those of floats, its sums do not depend on their order.
+// microContainers counts containers in millionths: its sums do not depend on their order, unlike those of floats.
 type microContainers int64
 
 const maxMicro = 1e12 // bounds the containers of one task, so that sums do not overflow

@@ -8,19 +8,19 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// Index keeps the jobs of a State in queues: those that a policy serves together form a group with queues of its own. It
-// is a cache that follows the State's log of changes: a job is inspected again when the log names it or when its service
-// exceeds the threshold of its queue, an instant that is known in advance.
+// Index keeps the jobs of a State in queues. Jobs that a policy serves together form a group with its own
+// queues. It is a cache that follows the State's log of changes: a job is inspected again when the log
+// names it or when its service exceeds the threshold of its queue, at a time that is known in advance.
 type Index struct {
-	// OnlyContended limits the queues to groups in which two or more jobs have ready work. Elsewhere no queue and no
-	// deficit is recorded, a change of a job costs O(1), and the caller serves the job, if any, itself.
+	// OnlyContended limits the queues to groups in which two or more jobs have ready work. For other groups no
+	// queue and no deficit is recorded, a change of a job costs O(1), and the caller itself serves the job, if any.
 	OnlyContended bool
-	// AccountsVersion returns a number that changes whenever an account of a group changes; nil if that is
-	// not known. Accounts are then read in each pass.
+	// AccountsVersion returns a number that changes whenever an account of a group changes. If it
+	// is nil, accounts are read in each pass.
 	AccountsVersion func(group int) uint64
 
 	cfg Config
-	// groupOf returns the group of a job, -1 if it is in no queue. It may depend on the job and its policy states only.
+	// groupOf returns the group of a job, -1 for no queue. It may depend only on the job and its policy states.
 	groupOf func(*scheduler.Job) int
 	// predict starts a job in the queue that its input size predicts.
 	predict    bool
@@ -35,17 +35,17 @@ type Index struct {
 	groups   []jobGroup
 
 	contended []int // the contended groups
-	crossed   []int // groups that may have become contended or ceased to be, in this Sync
-	unsettled []int // groups whose accounts may not be as recorded
+	crossed   []int // groups that may have become contended or uncontended, in this Sync
+	unsettled []int // groups whose accounts may differ from the recorded ones
 	changed   []scheduler.JobID
-	unread    []scheduler.JobID // jobs that are not inspected yet, in order of submission
-	readPart  int               // work of reading in a decision
-	free      []*queuedJob      // of jobs that ended
-	scratch   []*queuedJob      // for takeDue and eachUnrecorded
+	unread    []scheduler.JobID // jobs not inspected yet, in order of submission
+	readPart  int               // work of reading unknown jobs in one decision
+	free      []*queuedJob      // entries of ended jobs, for reuse
+	scratch   []*queuedJob      // scratch of takeDue and eachUnrecorded
 }
 
-// defaultReadPart is how much of the jobs that an index does not know a decision reads,
-// in units of some 0.1 microseconds: a job takes readJob and one for each of its stages.
+// defaultReadPart is how much of the unknown jobs a decision reads, in units of some 0.1
+// microseconds: a job costs readJob, plus one for each of its stages.
 const (
 	defaultReadPart = 1 << 17
 	readJob         = 32
@@ -53,19 +53,19 @@ const (
 
 // jobGroup is what the index knows of a group.
 type jobGroup struct {
-	queues    *Queues // nil for a group without a job so far
+	queues    *Queues // nil for a group that never had a job
 	members   []*queuedJob
 	ready     int  // members with ready work
 	contended bool // its jobs are served by its queues
 	at        int  // index in Index.contended
 	crossed   bool // in Index.crossed
 	unsettled bool // in Index.unsettled
-	// The queues hold the members. An uncontended group stays tracked for as many changes as it has members, so that
-	// inspecting all of them when it is contended again costs no more than these changes did.
+	// tracked: the queues hold the members. An uncontended group stays tracked for as many changes as it has
+	// members, so that inspecting all of them when it is contended again costs no more than these changes did.
 	tracked    bool
 	unused     int          // changes while tracked and uncontended
-	demotion   []*queuedJob // those that will be demoted, a heap: see byDemotion
-	unrecorded []*queuedJob // jobs whose queue is not as recorded
+	demotion   []*queuedJob // jobs that will be demoted, a heap: see byDemotion
+	unrecorded []*queuedJob // jobs whose queue differs from the recorded one
 }
 
 // queuedJob is a job in a group.
@@ -85,8 +85,8 @@ type queuedJob struct {
 	recordAt int // index in jobGroup.unrecorded, -1 for none
 }
 
-// NewIndex returns an empty index. deficitKey returns the key of
-// the policy state that keeps the account of queue i (from 1) of a group.
+// NewIndex returns an empty index. deficitKey returns the key of the policy state that holds the
+// account of queue i (from 1) of a group.
 func NewIndex(cfg Config, predict bool, groupOf func(*scheduler.Job) int, deficitKey func(group, i int) scheduler.PolicyStateKey) *Index {
 	x := &Index{cfg: cfg, predict: predict, groupOf: groupOf, deficitKey: deficitKey, readPart: defaultReadPart,
 		jobs: map[scheduler.JobID]*queuedJob{}}
@@ -99,7 +99,7 @@ func NewIndex(cfg Config, predict bool, groupOf func(*scheduler.Job) int, defici
 }
 
 // Sync synchronises the index with the State, for a number of groups. O(changes x log jobs + contended groups). If the
-// log of changes has wrapped or the State is another one, it inspects all jobs, a part in each instant: see IsUnread.
+// log of changes has wrapped or the State is another one, it inspects all jobs, a part at each time: see IsUnread.
 func (x *Index) Sync(s *scheduler.State, now scheduler.Time, groups int) {
 	for len(x.groups) < groups {
 		x.groups = append(x.groups, jobGroup{})
@@ -137,7 +137,7 @@ func (x *Index) Sync(s *scheduler.State, now scheduler.Time, groups int) {
 	}
 }
 
-// rebuild forgets everything; Sync inspects all jobs then.
+// rebuild forgets everything; Sync then inspects all jobs.
 func (x *Index) rebuild(s *scheduler.State) {
 	x.state = s
 	for _, e := range x.jobs {
@@ -160,7 +160,7 @@ func (x *Index) rebuild(s *scheduler.State) {
 	}
 }
 
-// readMore inspects the next part of the jobs that are not known yet.
+// readMore inspects the next part of the unknown jobs.
 func (x *Index) readMore(now scheduler.Time) {
 	work := 0
 	for len(x.unread) > 0 && work < x.readPart {
@@ -173,15 +173,15 @@ func (x *Index) readMore(now scheduler.Time) {
 	}
 }
 
-// HasUnread reports whether there are jobs that Sync has not inspected yet. They are in
-// no queue, and their caller is to ask for a decision at another instant.
+// HasUnread reports whether there are jobs that Sync has not inspected yet. They are in no queue,
+// and the caller must request a decision at another time.
 func (x *Index) HasUnread() bool { return len(x.unread) > 0 }
 
 // IsUnread reports whether a job may be one that Sync has not inspected yet. O(1).
 func (x *Index) IsUnread(j *scheduler.Job) bool { return len(x.unread) > 0 && x.jobs[j.Spec.ID] == nil }
 
-// Demotion returns the next instant at which a job of a contended group is demoted if
-// nothing changes, Never if none will be. O(contended groups).
+// Demotion returns the next time at which a job of a contended group is demoted if nothing changes,
+// Never if none will be. O(contended groups).
 func (x *Index) Demotion() scheduler.Time {
 	at := scheduler.Never
 	for _, group := range x.contended {
@@ -216,8 +216,9 @@ func (x *Index) Queues(group int) *Queues {
 
 const maxUnrecorded = 1024 // how many jobs eachUnrecorded yields in one call
 
-// eachUnrecorded yields, by submission, the jobs of a group whose queue is not as recorded, and the queue: maxUnrecorded
-// now, others with the same queues in the next decisions. O(jobs) for them, as only the first are sorted.
+// eachUnrecorded yields, by submission, at most maxUnrecorded jobs of a group whose queue differs
+// from the recorded one, with the queue; the next decisions yield the others, with the same queues.
+// O(jobs) for them, since only the first are sorted.
 func (x *Index) eachUnrecorded(group int, yield func(j *scheduler.Job, level int)) {
 	g := &x.groups[group]
 	if !g.contended || len(g.unrecorded) == 0 {
@@ -231,7 +232,7 @@ func (x *Index) eachUnrecorded(group int, yield func(j *scheduler.Job, level int
 		slices.SortFunc(first, bySubmission)
 		first = first[:min(len(first), maxUnrecorded)]
 	}
-	var last *queuedJob // none after it is among the first
+	var last *queuedJob // the last of the first jobs
 	for _, e := range g.unrecorded {
 		if last != nil && bySubmission(e, last) > 0 {
 			continue
@@ -315,7 +316,7 @@ func (x *Index) leave(e *queuedJob) {
 	x.free = append(x.free, e)
 }
 
-// cross notes that a group may have become contended or ceased to be.
+// cross records that a group may have become contended or uncontended.
 func (x *Index) cross(group int) {
 	if g := &x.groups[group]; !g.crossed {
 		g.crossed = true
@@ -323,7 +324,7 @@ func (x *Index) cross(group int) {
 	}
 }
 
-// updateContended follows the number of ready jobs in the groups that were crossed.
+// updateContended updates the groups that were crossed to their numbers of ready jobs.
 func (x *Index) updateContended(now scheduler.Time) {
 	for _, group := range x.crossed {
 		g := &x.groups[group]
@@ -372,8 +373,8 @@ func (x *Index) enqueue(e *queuedJob, now scheduler.Time) {
 	x.setUnrecorded(e, recorded && level > from || !recorded && (level > 1 || x.predict))
 }
 
-// demote is enqueue for a job that is due and did not change. It does not read the job: of thousands none is in the
-// cache.
+// demote is enqueue for an unchanged job that is due. It does not read the job: of thousands none
+// is in the CPU cache.
 func (x *Index) demote(e *queuedJob, now scheduler.Time) {
 	level, at := x.cfg.queueAt(&e.service, e.level, now)
 	x.moveTo(e, level, e.key.order, e.running, e.listed)
@@ -387,7 +388,7 @@ func (x *Index) dequeue(e *queuedJob) {
 	x.setUnrecorded(e, false)
 }
 
-// recordedQueue returns the queue that a job was in, and whether that is recorded.
+// recordedQueue returns the queue of a job before this decision, and whether it is recorded.
 func (x *Index) recordedQueue(j *scheduler.Job) (queue int, recorded bool) {
 	if j.HasState(scheduler.QueueState) {
 		return int(min(max(j.Queue(), 1), int64(x.cfg.Queues))), true
@@ -398,7 +399,7 @@ func (x *Index) recordedQueue(j *scheduler.Job) (queue int, recorded bool) {
 	return 1, false
 }
 
-// moveTo puts a job into a queue and brings its entry there up to date.
+// moveTo puts a job into a queue and updates its entry there.
 func (x *Index) moveTo(e *queuedJob, level int, order float64, running microContainers, ready bool) {
 	x.openContended(e.group)
 	if e.level == level && e.listed == ready && e.key.order == order && e.running == running {
@@ -429,7 +430,7 @@ func (x *Index) takeOut(e *queuedJob) {
 	e.level, e.running, e.listed = 0, 0, false
 }
 
-// open notes that the accounts of a group may not be as recorded.
+// open records that the accounts of a group may differ from the recorded ones.
 func (x *Index) open(group int) {
 	if g := &x.groups[group]; !g.unsettled {
 		g.unsettled = true
@@ -477,10 +478,10 @@ func (x *Index) setDemotion(e *queuedJob, at scheduler.Time) {
 // byDemotion is the order of jobGroup.demotion.
 var byDemotion = heaps.Order[*queuedJob]{Less: func(a, b *queuedJob) bool { return a.demoteAt < b.demoteAt }, Moved: func(e *queuedJob, i int) { e.heapAt = i }}
 
-const fewDue = 64 // the number of jobs up to which takeDue takes one after the other
+const fewDue = 64 // number of jobs up to which takeDue pops them one by one
 
-// takeDue takes out the jobs that are to be demoted by now and returns them, in memory that is used again.
-// O(log jobs) for each of a few; where very many are due at once, O(jobs) for all together.
+// takeDue removes the jobs that must be demoted by now and returns them, in reused memory. O(log
+// jobs) for each of a few; if very many are due at once, O(jobs) for all together.
 func takeDue(h *[]*queuedJob, now scheduler.Time, scratch *[]*queuedJob) []*queuedJob {
 	due := (*scratch)[:0]
 	for len(*h) > 0 && (*h)[0].demoteAt <= now && len(due) < fewDue {

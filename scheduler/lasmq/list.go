@@ -26,7 +26,7 @@ type listedJob struct {
 	rest rest
 }
 
-// rest is until when a job need not be looked at, unless it changes: a time, and as long as no node fits its class.
+// rest is until when an unchanged job can be skipped: until a time, and while no node fits its class.
 type rest struct {
 	class scheduler.MisfitClass
 	until scheduler.Time
@@ -34,15 +34,15 @@ type rest struct {
 
 const maxChunk = 64 // the length at which a chunk of a list is split
 
-// jobList is a sorted list of jobs, in chunks, so that an insertion moves at most
-// maxChunk entries. The zero value is an empty list.
+// jobList is a sorted list of jobs, in chunks, so that an insertion moves at most maxChunk entries.
+// The zero value is an empty list.
 type jobList struct {
 	chunks  [][]listedJob // none is empty
 	version uint64        // number of changes
 	spare   []listedJob   // memory for the first chunk
 }
 
-// position is a place in a list: of the entry with index at of a chunk.
+// position is a place in a list: the index at of an entry in a chunk.
 type position struct {
 	chunk, at int
 }

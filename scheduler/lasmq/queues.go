@@ -9,64 +9,64 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// account is what must be remembered of a backlogged queue: the container-seconds it is behind its share (negative:
-// ahead) at time at, and the containers it has run on since.
+// account is the remembered facts about a backlogged queue: the container-seconds it is behind its
+// share (negative: ahead) at time at, and the containers it has run on since.
 type account struct {
 	deficit float64
 	running float64
 	at      scheduler.Time
 }
 
-// Queues are the queues of the jobs of one group, which an Index fills, and determine the next job, pass after pass: the
-// queue by deficit, its job by the queue's order.
+// Queues are the queues of the jobs of one group. An Index fills them. Pass after pass they
+// determine the next job: the queue by deficit, its job by the queue's order.
 //
-// A backlogged queue (with ready work left) is entitled to weight/(sum of the backlogged queues' weights) of the
-// containers that backlogged queues run on. Its deficit grows by what it is entitled to and shrinks by what it runs on,
-// so the deficits of a fixed set of backlogged queues have a constant sum. The next task goes to the queue that would be
-// furthest behind after Horizon without it: the largest deficit + Horizon x (share - running). A queue with a
-// ten-millionth of the weight is thus still served in time, and a hundred containers that become free at once do not all
-// go to one queue.
+// A backlogged queue (with ready work left) is entitled to weight/(sum of the backlogged queues'
+// weights) of the containers that backlogged queues run on. Its deficit grows by its entitlement and
+// shrinks by the containers it runs on, so the deficits of a fixed set of backlogged queues have a
+// constant sum. The next task goes to the queue that would be furthest behind after Horizon without it:
+// the largest deficit + Horizon x (share - running). So a queue with a ten-millionth of the weight is
+// still served in time, and a hundred containers that become free at once do not all go to one queue.
 type Queues struct {
 	cfg     *Config
 	weights []float64
 	group   int
 	account accountOf
 	version func(group int) uint64 // see Index.AccountsVersion; may be nil
-	// The Index keeps these: the jobs with ready work, and the containers that all jobs of the queue run on.
+	// The Index maintains these: the jobs with ready work, and the containers of all jobs of the queue.
 	lists      []jobList
 	total      []microContainers
-	backlogged uint64 // the queues whose list is not empty, as bits
-	contended  bool   // else no account is kept: see Index.OnlyContended
+	backlogged uint64 // bits of the queues whose list is not empty
+	contended  bool   // else there are no accounts: see Index.OnlyContended
 
 	state    *scheduler.State // of the Index
 	now      scheduler.Time
-	prepared bool // previous and deficit are those of this pass
+	prepared bool // previous and deficit are up to date in this pass
 	previous []account
 	read     bool   // previous was read at readAt
-	readAt   uint64 // Index.AccountsVersion then
+	readAt   uint64 // Index.AccountsVersion at that time
 	deficit  []float64
-	running  []microContainers // with the tasks placed in this pass
+	running  []microContainers // including the tasks placed in this pass
 	cursors  []cursor
 	current  int  // the queue of the last Next, -1 for none
 	chosen   bool // Next would return the same queue again
-	// What this pass knows of the time after it: how fast the deficits grow from base at time since, and when the
-	// first queue is next that was not. It follows from what is remembered, not from the time of the pass.
-	growth, base, leads []float64 // leads: what a queue's score is above its deficit
+	// Predictions of this pass: how fast the deficits grow from base at time since, and when another
+	// queue becomes the first. They depend on the remembered accounts, not on the time of the pass.
+	growth, base, leads []float64 // leads: a queue's score minus its deficit
 	since               scheduler.Time
 	nextOrder           scheduler.Time
 
-	// The jobs that this pass did not look at since they rest: their classes, each once in a row, and until when all do.
+	// The resting jobs that this pass skipped: their classes, without repetition in a row, and until when all of them rest.
 	restedClasses []scheduler.MisfitClass
 	restUntil     scheduler.Time
 
-	// remembered are the queues that may have an account, as bits: all that are not in
-	// it have none, as accounts come from Accounts only.
+	// remembered are the bits of the queues that may have an account. All others have none, as
+	// accounts come only from account.
 	remembered uint64
 	settled    settledQueues
 }
 
-// settledQueues are the queues at a time when their accounts were as remembered: they
-// still are while the same queues are backlogged on as many containers.
+// settledQueues are the queues at a time when their accounts equalled the remembered ones. They
+// still do while the same queues are backlogged on as many containers.
 type settledQueues struct {
 	valid      bool
 	contended  bool
@@ -74,13 +74,13 @@ type settledQueues struct {
 	total      []microContainers
 }
 
-// accountOf returns what was remembered of queue i (from 1) of a group, false for nothing.
+// accountOf returns the remembered account of queue i (from 1) of a group, false for none.
 type accountOf func(group, i int) (account, bool)
 
-// cursor is how far a pass got in a queue: all jobs before it were dropped.
+// cursor is the progress of a pass in a queue: all jobs before it were dropped.
 type cursor struct {
 	position
-	first   *listedJob // the result of head, nil if it may be another one
+	first   *listedJob // the result of head, nil if it must be found again
 	version uint64     // of the list that the position belongs to
 	begun   bool
 	done    bool // no job is left
@@ -115,7 +115,7 @@ func (q *Queues) insert(i int, e listedJob) {
 	q.backlogged |= 1 << i
 }
 
-// forgetHead notes that the head of a queue, and so the next job, may be another one.
+// forgetHead records that the head of a queue, and so the next job, may have changed.
 func (q *Queues) forgetHead(i int) { q.cursors[i].first, q.chosen = nil, false }
 
 func (q *Queues) remove(i int, k jobKey) {
@@ -134,15 +134,15 @@ func (q *Queues) Begin(now scheduler.Time) {
 }
 
 // NextOrder returns when this pass, if it placed nothing, would serve the queues in another order although nothing
-// happens, since deficits grow; Never if it would not. The order of jobs that were served only if they fit does not count.
+// happens, since deficits grow; Never if it would not. The order of jobs served only if they fit does not count.
 func (q *Queues) NextOrder() scheduler.Time { return q.nextOrder }
 
-// Rested returns the classes of the jobs that this pass skipped as they rest, and until when all do; valid until Next.
+// Rested returns the classes of the resting jobs that this pass skipped, and until when all rest; valid until Next.
 func (q *Queues) Rested() (classes []scheduler.MisfitClass, until scheduler.Time) {
 	return q.restedClasses, q.restUntil
 }
 
-// prepare brings the deficits up to date, once a pass.
+// prepare updates the deficits, once a pass.
 func (q *Queues) prepare() {
 	if q.prepared {
 		return
@@ -162,16 +162,16 @@ func (q *Queues) prepare() {
 		}
 		dt := max(0, q.now.Sub(a.at)).Seconds()
 		grown := a.deficit + dt*(running*q.weights[i]/weights-a.running)
-		// Tasks that cannot be placed at all must not earn for ever. What a queue has stays: it would else be another one
-		// at the time at which it is recorded, whenever fewer containers run than before.
+		// Tasks that cannot be placed at all must not earn for ever. A deficit beyond the limit is kept, since it
+		// would otherwise change at its recording time whenever fewer containers run than before.
 		limit := q.cfg.Horizon.Seconds() * max(1, running)
 		q.deficit[i] = min(max(grown, min(a.deficit, -limit)), max(a.deficit, limit))
 	}
 	q.predictGrowth()
 }
 
-// predictGrowth sets how deficits grow after a pass that places nothing: from now on where accounts change, else as
-// before.
+// predictGrowth sets how deficits grow after a pass that places nothing: from now on if accounts
+// change, else as before.
 func (q *Queues) predictGrowth() {
 	clear(q.growth)
 	copy(q.base, q.deficit)
@@ -208,14 +208,14 @@ func (q *Queues) predictGrowth() {
 	}
 }
 
-// noteAt notes that the order may change so many seconds after since.
+// noteAt records that the order may change this many seconds after since.
 func (q *Queues) noteAt(seconds float64) {
 	if seconds < math.MaxInt32 {
 		q.nextOrder = min(q.nextOrder, max(q.now+1, q.since+scheduler.Time(seconds*1e9)))
 	}
 }
 
-// readAccounts reads what was remembered, unless it is known and did not change.
+// readAccounts reads the remembered accounts, unless they were read and did not change.
 func (q *Queues) readAccounts() {
 	if q.version != nil {
 		at := q.version(q.group)
@@ -237,9 +237,9 @@ func (q *Queues) readAccounts() {
 	}
 }
 
-// Next returns the next job, false if no queue has one. fitOnly says that a job that fits on no node is not served at
-// all, from now to the end of the pass: those that rested for their class go on resting, and a pass that places nothing
-// does nothing more, in whatever order. The result is valid until RecordPlaced or Drop. O(queues).
+// Next returns the next job, false if no queue has one. With fitOnly, jobs that fit on no node are not served
+// from now to the end of the pass: jobs that rest for their class continue to rest, and a pass that places
+// nothing does nothing more, in whatever order. The result is valid until RecordPlaced or Drop. O(queues).
 func (q *Queues) Next(fitOnly bool) (NextJob, bool) {
 	for {
 		if !q.chosen || q.head(q.current) == nil {
@@ -259,8 +259,8 @@ func (q *Queues) Next(fitOnly bool) (NextJob, bool) {
 	return NextJob{q.head(q.current).job, &q.cursors[q.current].stage}, true
 }
 
-// head returns the first entry of a queue that has ready work and was not dropped, or
-// nil. The list may have changed since the last call.
+// head returns the first entry of a queue with ready work that was not dropped, or nil. The list
+// may have changed since the last call.
 func (q *Queues) head(i int) *listedJob {
 	l, c := &q.lists[i], &q.cursors[i]
 	if c.done || c.first != nil {
@@ -288,7 +288,7 @@ func (q *Queues) head(i int) *listedJob {
 	return e
 }
 
-// selectQueue returns the queue that would be next if these containers more were placed for one queue, -1 for none.
+// selectQueue returns the queue that would be next if more containers were placed for queue of, -1 for none.
 func (q *Queues) selectQueue(of int, more float64) int {
 	weights, running, left, only := 0.0, more, 0, -1
 	for m := q.backlogged; m != 0; m &= m - 1 {
@@ -319,7 +319,7 @@ func (q *Queues) selectQueue(of int, more float64) int {
 			best, most = i, score
 		}
 	}
-	for i, lead := range q.leads { // when another one passes the best one
+	for i, lead := range q.leads { // when another queue passes the best one
 		if rate := q.growth[i] - q.growth[best]; more == 0 && i != best && !math.IsInf(lead, -1) && rate > 0 {
 			q.noteAt((q.leads[best] - lead + q.base[best] - q.base[i]) / rate)
 		}
@@ -327,8 +327,8 @@ func (q *Queues) selectQueue(of int, more float64) int {
 	return best
 }
 
-// Streak returns how many tasks of a demand in a row the job of the last Next would place before another queue is next, 1 to
-// limit: each placement lowers the queue's score and raises the others'. O(queues x log limit).
+// Streak returns how many tasks of a demand in a row the job of the last Next would place before another queue
+// is next, 1 to limit: each placement lowers the queue's score and raises the others'. O(queues x log limit).
 func (q *Queues) Streak(d scheduler.Resources, limit int32) int32 {
 	containers := micro(q.cfg.Containers(d)).float()
 	stays := func(n int) bool { return q.selectQueue(q.current, float64(n+1)*containers) == q.current }
@@ -341,19 +341,19 @@ func (q *Queues) RecordPlaced(d scheduler.Resources, n int32) {
 	q.forgetHead(q.current)
 }
 
-// Drop removes the job of the last Next for this pass, since nothing more of it can be placed. O(1).
+// Drop removes the job of the last Next for this pass, since no more of its tasks can be placed. O(1).
 func (q *Queues) Drop() {
 	chosen, c := q.chosen, &q.cursors[q.current]
 	q.forgetHead(q.current)
 	if q.head(q.current) != nil {
 		c.first = nil
 		c.position, c.dropped = q.lists[q.current].after(c.position), true
-		q.chosen = chosen && q.head(q.current) != nil // what decides between queues did not change
+		q.chosen = chosen && q.head(q.current) != nil // the choice between queues depends on nothing that changed
 	}
 }
 
-// Rest is Drop, also for all later passes at times before until, or in which Next is for jobs that fit only, while no
-// node fits the class, unless the job changes.
+// Rest is Drop, also for later passes until the job changes or a node fits the class: passes before
+// until, and those in which Next has fitOnly.
 func (q *Queues) Rest(class scheduler.MisfitClass, until scheduler.Time) {
 	if e := q.head(q.current); e != nil {
 		e.rest = rest{class, until}
@@ -361,8 +361,8 @@ func (q *Queues) Rest(class scheduler.MisfitClass, until scheduler.Time) {
 	q.Drop()
 }
 
-// dropResting drops the resting jobs at the head of the current queue, and reports whether there were any. It does
-// not look at the jobs themselves: there may be thousands.
+// dropResting drops the resting jobs at the head of the current queue, and reports whether there
+// were any. It does not read the jobs themselves, since there may be thousands.
 func (q *Queues) dropResting(fitOnly bool) bool {
 	l, c := &q.lists[q.current], &q.cursors[q.current]
 	e, nowhere := c.first, rest{}
@@ -383,17 +383,17 @@ func (q *Queues) dropResting(fitOnly bool) bool {
 	}
 }
 
-// wake ends the rest of a job of queue i (from 0) that changed.
+// wake ends the rest of a changed job of queue i (from 0).
 func (q *Queues) wake(i int, k jobKey) {
 	if e := q.lists[i].get(q.lists[i].seek(k)); e != nil && e.jobKey == k {
 		e.rest = rest{}
 	}
 }
 
-// eachAccount yields what must be remembered of each queue (from 1); the account of a queue without ready work, or of an
-// uncontended group, is to be forgotten (keep is false). It yields nothing while the same queues are backlogged and run
-// on as much as before: the remembered accounts are then still valid. So are they, whatever it runs on, while one queue
-// alone is backlogged: its deficit does not change. It must be called after Index.Sync; it starts a pass. O(queues).
+// eachAccount yields the account to remember for each queue (from 1); keep is false if it must be deleted: the queue
+// has no ready work, or the group is uncontended. It yields nothing while the same queues are backlogged and run on the
+// same containers, since the remembered accounts are then valid. They also are, whatever it runs on, while only one
+// queue is backlogged: its deficit does not change. It must be called after Index.Sync; it starts a pass. O(queues).
 func (q *Queues) eachAccount(now scheduler.Time, yield func(i int, a account, keep bool)) {
 	if s := &q.settled; s.valid && s.contended == q.contended && s.backlogged == q.backlogged && slices.Equal(s.total, q.total) {
 		return
@@ -423,10 +423,10 @@ func (q *Queues) eachAccount(now scheduler.Time, yield func(i int, a account, ke
 // roundToThousandths rounds to the precision of policy states, so that values compare equal.
 func roundToThousandths(x float64) float64 { return math.Round(x*milliContainers) / milliContainers }
 
-// predictService returns the service in container-seconds that reading so many bytes will take, by the finished tasks of
-// the same job name or, if these are few, of all; 0 if none read anything. O(history).
+// predictService returns the predicted service in container-seconds for reading bytes, by the finished
+// tasks of the same job name or, if these are few, of all; 0 if none read anything. O(history).
 func (c *Config) predictService(h *scheduler.History, name string, bytes int64) float64 {
-	const enough = 5 // tasks of the same job name that suffice
+	const enough = 5 // sufficient tasks of the same job name
 	var all, own, allBytes, ownBytes float64
 	n := 0
 	h.Tasks(func(t *scheduler.FinishedTask) bool {

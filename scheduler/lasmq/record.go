@@ -7,20 +7,20 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// What a policy keeps of its queues in the State: the queue of each demoted job
-// (QueueState), and the accounts of backlogged queues (DeficitState).
+// A policy's record of its queues in the State: the queue of each demoted job (QueueState), and the
+// accounts of backlogged queues (DeficitState).
 
-const milliContainers = 1000 // the precision in which policy states hold containers
+const milliContainers = 1000 // precision of containers in policy states
 
-// recordedAccount is the account of queue i of a group as the State has it.
+// recordedAccount is the account of queue i of a group in the State.
 func (x *Index) recordedAccount(group, i int) (account, bool) {
 	n, ok := x.state.PolicyState(x.deficitKey(group, i))
 	return account{deficit: n.Real, running: float64(n.Value) / milliContainers, at: n.At}, ok
 }
 
-// Record passes on what the next decision must know, in ascending order of groups: who was demoted and the accounts of
-// queues with ready work left. record returns false for what the State refuses. A group for which there was nothing to
-// record is left out until something of it changes. O(changes x log jobs + changed groups x queues).
+// Record passes the policy states for the next decision to record, in ascending order of groups: the demoted jobs'
+// queues and the accounts of queues with ready work left. record returns false if the State refuses one. A group
+// without anything to record is skipped until it changes. O(changes x log jobs + changed groups x queues).
 func (x *Index) Record(now scheduler.Time, record func(scheduler.PolicyState) bool) {
 	slices.Sort(x.unsettled)
 	x.unsettled = slices.DeleteFunc(x.unsettled, func(group int) bool {
