@@ -14,13 +14,13 @@ type Ends struct {
 	byNode []nodeEnds
 }
 
-// nodeEnds is as of a version of the node.
+// nodeEnds is the ends at a version of the node.
 type nodeEnds struct {
 	version uint64
 	list    []End
 }
 
-// End is when an attempt is predicted to end, long past for one without a prediction.
+// End is the predicted end of an attempt, long past if it has no prediction.
 type End struct {
 	At      scheduler.Time
 	Attempt *scheduler.Attempt
@@ -51,8 +51,8 @@ func (e *Ends) On(s *scheduler.State, id scheduler.NodeID) []End {
 	return k.list
 }
 
-// PredictedEnd returns the time at which an attempt is predicted to end: when it was placed, plus its total run time,
-// less what it had run before (3DSF eq. 8). It returns false if neither the attempt nor its stage has a prediction.
+// PredictedEnd returns the predicted end of an attempt: its placement, plus its total run time, less its run
+// time before that (3DSF eq. 8). It returns false if neither the attempt nor its stage has a prediction.
 func PredictedEnd(s *scheduler.State, a *scheduler.Attempt) (scheduler.Time, bool) {
 	estimate := a.Estimate
 	if estimate <= 0 {

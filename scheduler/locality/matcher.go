@@ -14,9 +14,9 @@ type Assignment struct {
 	Node scheduler.NodeID
 }
 
-// If a stage may not place all of its waiting tasks, candidates are taken from the first scanTasks + scanEach x count
-// waiting tasks, and beyond those from the nodes with capacity. Of the tasks for which the first pass finds no slot,
-// spareBase + spareEach x count stay candidates.
+// If a stage may not place all of its waiting tasks, candidates are taken from the first scanTasks
+// + scanEach x count waiting tasks, and after them from the nodes with capacity. Of the tasks for
+// which the first pass finds no slot, spareBase + spareEach x count remain candidates.
 const (
 	scanTasks = 1024
 	scanEach  = 16
@@ -24,7 +24,7 @@ const (
 	spareEach = 2
 )
 
-const maxSlots = 1 << 24 // bounds the slots of a node: a task may need nothing
+const maxSlots = 1 << 24 // bounds the slots of a node, since a task may need nothing
 
 // Matcher is the workspace of Match.
 type Matcher struct {
@@ -36,12 +36,12 @@ type Matcher struct {
 
 	state        *scheduler.State
 	stage        *scheduler.Stage
-	problemIndex []int32 // by node of the State, its index in the problem if mark equals stamp
+	problemIndex []int32 // by node of the State: its index in the problem if mark equals stamp
 	mark         []uint32
 	stamp        uint32
 	nodes        []scheduler.NodeID // nodes of the problem
 	slots        []int32            // slots of each node of the problem
-	unassigned   []int32            // slots that the first pass has not assigned
+	unassigned   []int32            // slots not assigned by the first pass
 	candidates   []int32            // tasks of the problem, in its order
 	spare        []spareCandidate
 	edges        []scheduler.NodeID // nodes of the spare candidates
@@ -102,8 +102,8 @@ func (m *Matcher) reset(s *scheduler.State, g *scheduler.Stage) {
 	p.Nodes, p.Offsets, p.Replicas = p.Nodes[:0], append(p.Offsets[:0], 0), p.Replicas[:0]
 }
 
-// collectCandidates collects the candidates: count tasks for which the first pass finds a
-// slot, and some spares for which it does not.
+// collectCandidates collects count tasks for which the first pass finds a slot, and some spares for
+// which it finds none.
 func (m *Matcher) collectCandidates(count int32) {
 	g := m.stage
 	limit, spare := scanTasks+scanEach*count, spareBase+spareEach*count
@@ -145,7 +145,7 @@ func (m *Matcher) isCandidate(task int32) bool {
 	return slices.Contains(m.candidates, task) || slices.ContainsFunc(m.spare, func(c spareCandidate) bool { return c.task == task })
 }
 
-// addCandidate makes a task with capacity at its data a candidate. It reports whether the first pass finds it a slot.
+// addCandidate makes a task with capacity at its data a candidate. It reports whether the first pass found a slot for it.
 func (m *Matcher) addCandidate(task int32, spare *int32) bool {
 	from := int32(len(m.edges))
 	m.edges = LocalNodes(m.state, m.stage, task, m.edges)
@@ -170,7 +170,7 @@ func (m *Matcher) addCandidate(task int32, spare *int32) bool {
 	return at != scheduler.NoNode
 }
 
-// slotsLeft returns the slots of a node that the first pass has not assigned, and adds a new node to the problem.
+// slotsLeft returns the slots of a node not assigned by the first pass, and adds a new node to the problem.
 func (m *Matcher) slotsLeft(id scheduler.NodeID) int32 {
 	if m.mark[id] != m.stamp {
 		m.mark[id] = m.stamp
@@ -183,8 +183,8 @@ func (m *Matcher) slotsLeft(id scheduler.NodeID) int32 {
 	return m.unassigned[m.problemIndex[id]]
 }
 
-// countOpenSlots returns the slots of a node for tasks of the stage. A node with
-// reservations counts as one slot, because each placement must be checked against them.
+// countOpenSlots returns the slots of a node for tasks of the stage. A node with reservations
+// counts as one slot, since each placement must be checked against them.
 func (m *Matcher) countOpenSlots(n *scheduler.Node) int32 {
 	if m.MayUse != nil && len(m.state.Reservations().On(n.Spec.ID)) > 0 {
 		if !m.MayUse(n, m.stage) {
@@ -195,8 +195,8 @@ func (m *Matcher) countOpenSlots(n *scheduler.Node) int32 {
 	return CountSlots(n, m.stage.Spec.Demand, m.stage.Spec.Disk, maxSlots)
 }
 
-// NearTasks yields waiting tasks of a stage in order, of the first most at or after from. It skips tasks
-// without input on any node with capacity for them. The State must not change during an iteration.
+// NearTasks yields, in order, those of the first most waiting tasks at or after from that have
+// input on a node with capacity for them. The State must not change during an iteration.
 func NearTasks(s *scheduler.State, g *scheduler.Stage, from, most int32) iter.Seq[int32] {
 	return func(yield func(int32) bool) {
 		stop := g.SkipPending(from, most)
@@ -209,7 +209,7 @@ func NearTasks(s *scheduler.State, g *scheduler.Stage, from, most int32) iter.Se
 	}
 }
 
-// LocalNodes appends the nodes that hold most of a task's input, have capacity for it now, and where it has not failed.
+// LocalNodes appends the nodes that hold most of a task's input, have capacity for it now, and on which it has not failed.
 func LocalNodes(s *scheduler.State, g *scheduler.Stage, task int32, out []scheduler.NodeID) []scheduler.NodeID {
 	_, nodes, local := g.Input(task)
 	most, failed := int64(0), g.FailedOn(task)

@@ -7,18 +7,18 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// Network describes how fast input travels to a node that does not hold it.
+// Network describes the speed of reading remote input.
 type Network struct {
 	// Bandwidth is the measured bandwidth of one reader, in bytes per second.
 	// 3DSF computes it as window / round-trip time (eq. 2).
 	Bandwidth int64
 }
 
-// WaitEstimator estimates when nodes will have capacity. The tasks that wait for a node
-// are those recorded in the current cycle, which begins with Reset.
+// WaitEstimator estimates when nodes will have capacity. It counts the tasks recorded as waiting
+// for a node in the current cycle, which begins with Reset.
 type WaitEstimator struct {
 	ends        Ends
-	waiting     []scheduler.Occupancy // by node, what the tasks recorded as waiting for it need together
+	waiting     []scheduler.Occupancy // by node: sum of the needs of its recorded waiters
 	waitedNodes []scheduler.NodeID
 	capacity    scheduler.FreeCapacity // scratch
 }
@@ -43,9 +43,9 @@ func (e *WaitEstimator) RecordWaiter(g *scheduler.Stage, node scheduler.NodeID) 
 	all.Resources, all.Disk = all.Resources.Add(g.Spec.Demand), all.Disk+g.Spec.Disk
 }
 
-// releaseTime returns the first predicted time before limit at which a task of the stage fits on a node after the tasks
-// recorded as waiting for it; Never if there is none or the node is not schedulable. An attempt without a prediction, or
-// past it, counts as ending now; the caller limits how long it relies on that. O(attempts that end before the limit).
+// releaseTime returns the first predicted time before limit at which a task of the stage fits on a node after its
+// recorded waiters; Never if there is none or the node is not schedulable. An attempt without a prediction, or past
+// it, counts as ending now; the caller limits how long it relies on that. O(attempts that end before the limit).
 func (e *WaitEstimator) releaseTime(s *scheduler.State, g *scheduler.Stage, id scheduler.NodeID, now, limit scheduler.Time) scheduler.Time {
 	n := s.Node(id)
 	if n == nil || !n.Schedulable() || now >= limit {
@@ -76,8 +76,8 @@ func (e *WaitEstimator) releaseTime(s *scheduler.State, g *scheduler.Stage, id s
 	}
 }
 
-// fitsAfterWaiters reports whether a task of the stage fits beside the recorded waiters: CPU and memory on the node; I/O
-// and space on one disk, and the space of all of them in sum.
+// fitsAfterWaiters reports whether a task of the stage fits beside the recorded waiters: CPU and
+// memory on the node; I/O and space on one disk, and the sum of all their disk space.
 func (e *WaitEstimator) fitsAfterWaiters(g *scheduler.Stage, id scheduler.NodeID) bool {
 	d, space := g.Spec.Demand, g.Spec.Disk
 	if !d.Fits(e.capacity.Free) {
@@ -96,17 +96,17 @@ func (e *WaitEstimator) fitsAfterWaiters(g *scheduler.Stage, id scheduler.NodeID
 // WaitDecision is the result of Alg. 4 for one task.
 type WaitDecision struct {
 	Wait bool
-	Node scheduler.NodeID // the node it waits for
-	// Release and Transfer are the times that were compared. Release is Never if no
-	// node is released sooner; Transfer is for all of the input that Node has.
+	Node scheduler.NodeID // the node to wait for
+	// Release and Transfer are the compared times. Release is Never if no node is released sooner;
+	// Transfer is for all of Node's part of the input.
 	Release  scheduler.Time
 	Transfer time.Duration
 }
 
-// WaitOrMove is 3DSF Alg. 4 for a task without capacity at its data: of the nodes with most of its data, it waits for
-// the one released first (ties to the first listed) if that is sooner than the data could be transferred; on a tie it
-// moves. It does not wait for a node on which it failed. Alg. 4 applies when the demand does not fit: its line 1 is
-// printed the other way round. O(replicas x attempts on a node).
+// WaitOrMove is 3DSF Alg. 4 for a task without capacity at its data. Of the nodes with most of its data, it
+// waits for the one released first (ties to the first listed) if that is sooner than the data could be
+// transferred; on a tie it moves. It does not wait for a node on which it failed. Alg. 4 applies when the
+// demand does not fit: its line 1 is printed the other way round. O(replicas x attempts on a node).
 func (e *WaitEstimator) WaitOrMove(s *scheduler.State, g *scheduler.Stage, task int32, net *Network, now scheduler.Time) WaitDecision {
 	bytes, nodes, local := g.Input(task)
 	most := bytes

@@ -38,7 +38,7 @@ func (s *Solver) groupTasks(p *Problem) {
 	}
 }
 
-// lookup returns the group of a set and enters a new set as the next group.
+// lookup returns the group of a set; a new set becomes the next group.
 func (s *Solver) lookup(set []int32, size int) int32 {
 	h := uint64(14695981039346656037)
 	for _, v := range set {

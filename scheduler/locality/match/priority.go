@@ -1,7 +1,7 @@
 package match
 
 // prioritise exchanges placed tasks for unplaced ones of better priority without changing the loads: the matroid greedy
-// over tasks, best first. A task that finds no exchange closes all that its search visited.
+// over tasks, best first. If a task finds no exchange, all groups and nodes that its search visited are closed.
 func (s *Solver) prioritise() {
 	s.clearMarks()
 	for t, g := range s.groupOf {
@@ -61,7 +61,7 @@ func (s *Solver) visitNodesOf(g int32) {
 	}
 }
 
-// evict queues the groups of which a unit could leave a node for another, and reports whether the exchange is complete.
+// evict queues the groups with a unit that could leave a node, and reports whether the exchange is complete.
 func (s *Solver) evict(node int32) bool {
 	s.countWork(len(s.edgesInto(node)))
 	for _, e := range s.edgesInto(node) {

@@ -23,7 +23,7 @@ func (n *Node) weight(j int32) float64 {
 	return 1 - top
 }
 
-// Problem is the input of Solve, which only reads it and retains nothing of it. No number may be negative.
+// Problem is the input of Solve, which only reads it and retains nothing. No number may be negative.
 type Problem struct {
 	Nodes []Node
 
@@ -32,11 +32,11 @@ type Problem struct {
 	Offsets  []int32
 	Replicas []int32
 
-	// maxWork limits the edges visited by searches; 0 means defaultWork. Beyond it, searches go only one step deep: the
-	// result stays valid and maximal, but may not be optimal.
+	// maxWork limits the edges visited by searches; 0 means defaultWork. Beyond it, searches go
+	// only one step deep: the result stays valid and maximal, but may not be optimal.
 	maxWork int
 }
 
-const defaultWork = 1 << 30 // a limit that only adversarial inputs reach: about two seconds
+const defaultWork = 1 << 30 // reached only by adversarial inputs: about two seconds
 
 func (p *Problem) tasks() int { return max(0, len(p.Offsets)-1) }

@@ -1,6 +1,6 @@
 package match
 
-// pullAll lets nodes pull tasks, greatest next weight first, ties by index, until no node with a free slot can.
+// pullAll lets nodes pull tasks, greatest next weight first, ties by index, until none with a free slot can.
 func (s *Solver) pullAll() {
 	s.heap = s.heap[:0]
 	for v := range s.nodes {
@@ -24,8 +24,8 @@ func (s *Solver) pullAll() {
 	}
 }
 
-// directEdge returns an edge into node whose group has an unplaced unit. Groups only
-// lose units here, so each edge is passed once in all.
+// directEdge returns an edge into node whose group has an unplaced unit. Groups only lose units
+// here, so each edge is passed only once.
 func (s *Solver) directEdge(node int32) (e int32, ok bool) {
 	end := s.nodeStart[node+1]
 	for ; s.next[node] < end; s.next[node]++ {
@@ -36,9 +36,9 @@ func (s *Solver) directEdge(node int32) (e int32, ok bool) {
 	return 0, false
 }
 
-// pullUnit brings one more unit onto node v and reports whether there is one. It searches breadth first over nodes that
-// need a unit, each filled by a group that then leaves another node. If no unit is found, the visited nodes and groups
-// are closed for good: no unplaced unit can ever reach them.
+// pullUnit brings one more unit onto node v and reports whether it found one. It searches breadth first
+// over nodes that need a unit, each filled by a group that then leaves another node. If it finds no
+// unit, the visited nodes and groups are closed for good: no unplaced unit can ever reach them.
 func (s *Solver) pullUnit(v int32) bool {
 	if s.nodeSeen[v] == closed {
 		return false
