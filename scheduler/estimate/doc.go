@@ -20,15 +20,15 @@
 //
 // # Errors of predictions
 //
-// If the prediction for a stage is 20% too low, it is so for all its tasks, so errors are recorded in two parts: the log
-// of (mean run time of a stage / its first prediction), and of (run time of a task / mean of its stage). A quote draws
-// the first once for each stage and the second for each task. While there are too few errors both are assumed,
-// deliberately wide. Errors are recorded only when a stage is complete: in a running stage the finished tasks are the
-// shortest ones, which would bias the estimate.
+// If the prediction for a stage is 20% too low, it is so for all its tasks, so errors are recorded in two
+// parts: the log of (mean run time of a stage / its first prediction), and of (run time of a task / mean of
+// its stage). A quote draws the first once for each stage and the second for each task. While too few
+// errors are known both are assumed, deliberately wide. Errors are recorded only when a stage is complete:
+// in a running stage the finished tasks are the shortest ones, which would bias the estimate.
 //
 // # Who calls it
 //
-// The owner of a State calls Observe as tasks finish, Predict for each new stage and for stages of which tasks finished,
-// and Train in the background. Equal calls give equal predictions. An Estimator is not safe for concurrent use and reads
-// no clock.
+// The owner of a State calls Observe as tasks finish, Predict for each new stage and for stages
+// with newly finished tasks, and Train in the background. Equal calls give equal predictions. An
+// Estimator is not safe for concurrent use and reads no clock.
 package estimate

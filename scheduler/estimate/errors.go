@@ -11,7 +11,7 @@ import (
 const (
 	maxStageErrors = 512
 	maxTaskErrors  = 2048
-	minErrors      = 16 // fewer are not trusted
+	minErrors      = 16 // fewer errors are not trusted
 )
 
 // errorHistory retains the latest errors of first predictions in two parts. Both are recorded when a stage is complete:
@@ -28,7 +28,7 @@ type completedStage struct {
 	variance float64 // of the same, 0 with one task
 }
 
-// maxStageLogs limits the run times kept of a stage: beyond it every second one is dropped, then every fourth and so on.
+// maxStageLogs limits the stored run times of a stage: when full, every second one is dropped, then every fourth and so on.
 const maxStageLogs = 256
 
 func (o *stageRecord) add(run float64) {
@@ -82,13 +82,13 @@ func meanAndSquares(of []float64) (mean, squares float64) {
 
 // ErrorQuantiles is the error of the predictions of one source, as distributions of log(run time / prediction).
 type ErrorQuantiles struct {
-	Assumed bool // made of assumptions, because too few errors are known
+	Assumed bool // assumed, because too few errors are known
 	Stage   Quantiles
 	Task    Quantiles
 }
 
-// Quantiles is a distribution given by its values at equidistant probabilities, ascending. It holds every known value,
-// because the longest of many tasks depends on the tail. The empty distribution is constantly 0.
+// Quantiles is a distribution given by its values at equidistant probabilities, ascending. It stores every
+// known value, because the longest of many tasks depends on the tail. The empty distribution is constantly 0.
 type Quantiles []float64
 
 // Factor returns the factor exp(v) for the value v at probability u, 0 to 1.
@@ -104,8 +104,8 @@ func (q Quantiles) Factor(u float64) float64 {
 	return math.Exp(q[i] + (at-float64(i))*(q[i+1]-q[i]))
 }
 
-// assumedStage is the assumed deviation of the stage errors of a source with too few known
-// errors, and assumedTask that of task errors. Both are deliberately wide guesses.
+// assumedStage is the assumed deviation of the stage errors of a source with too few known errors,
+// and assumedTask that of task errors. Both are deliberately wide guesses.
 var assumedStage = [Sources + 1]float64{None: 1.5, Tenant: 1, Model: 0.3, History: 0.3}
 
 const assumedTask = 0.3
@@ -177,8 +177,8 @@ func (b *Estimator) ErrorsBySource(s Source) ErrorQuantiles {
 	return out
 }
 
-// removeSamplingNoise shrinks the stages' means by the part of their variance that
-// comes from their being means of few tasks: that part is drawn again for each task.
+// removeSamplingNoise reduces the variance of the stages' means by the part that comes from
+// averaging few tasks: that part is drawn again for each task.
 func removeSamplingNoise(means []float64, of []completedStage, within, weight float64) {
 	if weight == 0 {
 		return // every stage has one task: the two parts cannot be separated
@@ -201,11 +201,11 @@ func removeSamplingNoise(means []float64, of []completedStage, within, weight fl
 	}
 }
 
-const guaranteeQuantile = 0.999 // the probability with which all tasks of a stage end within the bound of a guarantee
+const guaranteeQuantile = 0.999 // probability that all tasks of a stage end within a guarantee's bound
 
-// UpperRunTime returns the run time that none of n tasks with a prediction exceeds with probability guaranteeQuantile, 0
-// if the errors are not known but assumed. A task's error is that of its stage plus its own. If both are normal, n of
-// them stay below with that probability or a higher one. O(known errors).
+// UpperRunTime returns the run time that none of n tasks with a prediction exceeds with probability
+// guaranteeQuantile, 0 if the errors are only assumed. A task's error is that of its stage plus its
+// own. If both are normal, all n stay below with at least that probability. O(known errors).
 func (q ErrorQuantiles) UpperRunTime(prediction time.Duration, n int) time.Duration {
 	if q.Assumed || prediction <= 0 || n <= 0 {
 		return 0
@@ -220,8 +220,8 @@ func (q ErrorQuantiles) UpperRunTime(prediction time.Duration, n int) time.Durat
 	return time.Duration(math.Ceil(v))
 }
 
-// upper returns the mean, and how far above it a value is with probability p: by the normal distribution with the known
-// deviation, widened for the fewness of the values, but at least the largest value known.
+// upper returns the mean, and how far above it a value is with probability p: by the normal distribution
+// with the known deviation, widened if there are few values, but at least the largest known value.
 func (q Quantiles) upper(p float64) (mean, above float64) {
 	if len(q) == 0 {
 		return 0, 0

@@ -17,7 +17,7 @@ const (
 	RuntimeBound                   // the job's runtime_bound, an upper bound
 	Tenant                         // the tenant's other tasks
 	History                        // stages of the same name in jobs of the same name
-	Model                          // network or ridge regression, in use where it beats the sources above on held-out tasks
+	Model                          // network or ridge regression, where it beats the sources above on held-out tasks
 	OwnTasks                       // finished tasks of the stage itself
 )
 
@@ -72,7 +72,7 @@ const (
 	maxStages = 1 << 14 // stages with a record
 	maxNodes  = 1 << 16
 	maxRecent = 512 // ended tasks whose run times are kept
-	ownPrior  = 3   // number of finished tasks as which a prediction without the stage's own tasks counts
+	ownPrior  = 3   // weight, in finished tasks, of the prediction without the stage's own tasks
 	// minRun is the smallest run time; anything shorter is rounding.
 	minRun = time.Millisecond
 )
@@ -87,7 +87,7 @@ type Estimator struct {
 	recent      predict.Ring[float64] // run times of the latest ended tasks, in seconds
 }
 
-// stageRecord is what is known of one stage from its own tasks.
+// stageRecord is what the stage's own tasks show.
 type stageRecord struct {
 	first   Prediction // prediction before any of its tasks finished
 	count   int
@@ -127,8 +127,8 @@ func (b *Estimator) Predict(s *Stage) Prediction {
 	first = o.first
 	weight, sum := float64(o.count), o.seconds
 	if first.Source > RuntimeBound {
-		// Running tasks tend to be longer than the finished ones: count them as
-		// predicted. A bound is the longest that a task may take, and predicts none.
+		// Running tasks tend to be longer than finished ones: count them as predicted. A bound
+		// limits the run time of a task and predicts nothing.
 		prior := float64(ownPrior + s.Running)
 		weight, sum = weight+prior, sum+prior*first.RunTime.Seconds()
 	}
@@ -161,15 +161,15 @@ func (b *Estimator) predictWithoutOwn(s *Stage) Prediction {
 	return p
 }
 
-// sourceOf is the Source of each source of package predict but for its default.
+// sourceOf is the Source of each source of package predict except its default.
 var sourceOf = [...]Source{predict.TenantMean: Tenant, predict.StageMean: History, predict.StageRegression: History, predict.Ridge: Model, predict.MLP: Model}
 
 func toDuration(s float64) time.Duration {
 	return max(minRun, time.Duration(min(s, float64(1<<62)/1e9)*1e9))
 }
 
-// RecordFirstPrediction records the prediction for a stage before any of its tasks finished, against which errors are
-// measured, unless there is one. Without it, that of the time when the first task finishes is used.
+// RecordFirstPrediction records the prediction for a stage before any of its tasks finished, against which
+// errors are measured, unless there is one. Otherwise the prediction when the first task finishes is used.
 func (b *Estimator) RecordFirstPrediction(id scheduler.StageID, first Prediction) {
 	if b.stages.Get(id) == nil {
 		b.stages.GetOrAdd(id).first = first
@@ -195,7 +195,7 @@ func (b *Estimator) Observe(t *Task) {
 	b.predictor.Observe(task, run)
 }
 
-// predictorTaskOf returns what the model learns of a task: with the slowdown of its node before run, in seconds, counts.
+// predictorTaskOf returns a task as the model learns it, with the slowdown of its node before this run (run in seconds).
 func (b *Estimator) predictorTaskOf(t *Task, run float64, first time.Duration) predict.Task {
 	slow := b.slowdowns[t.Node]
 	if slow == nil && len(b.slowdowns) < maxNodes {
@@ -210,8 +210,8 @@ func (b *Estimator) predictorTaskOf(t *Task, run float64, first time.Duration) p
 	return predictorTask(&x)
 }
 
-// recentMean returns the mean run time of the latest ended tasks of all tenants in seconds, 1/mu of the M/M/n model (3DSF
-// 7.1), for tasks of which nothing else is known, and whether enough have ended to trust it. O(maxRecent).
+// recentMean returns the mean run time of the latest ended tasks of all tenants in seconds, 1/mu of the M/M/n
+// model (3DSF 7.1), for tasks without any history, and whether enough have ended to trust it. O(maxRecent).
 func (b *Estimator) recentMean() (float64, bool) {
 	if len(b.recent.Values) < minErrors {
 		return 0, false
@@ -223,9 +223,9 @@ func (b *Estimator) recentMean() (float64, bool) {
 	return sum / float64(len(b.recent.Values)), true
 }
 
-// MeanRunTime returns the mean run time of the latest 512 ended tasks of all tenants, and whether enough have ended to
-// trust it. It is the run time to assume for a task with a prediction from source None; ErrorsBySource(None) has the
-// errors of that assumption. O(maxRecent).
+// MeanRunTime returns the mean run time of the latest 512 ended tasks of all tenants, and whether
+// enough have ended to trust it. It is the run time to assume for a task with a prediction from
+// source None; ErrorsBySource(None) has the errors of that assumption. O(maxRecent).
 func (b *Estimator) MeanRunTime() (time.Duration, bool) {
 	mean, ok := b.recentMean()
 	return toDuration(mean), ok

@@ -5,12 +5,12 @@ import (
 	"github.com/drover-run/drover/scheduler/predict"
 )
 
-// remoteReadCost measures the cost of reading remote input: how much longer, per byte,
-// map tasks away from their data take than tasks of the same stage at their data.
+// remoteReadCost measures the cost of reading remote input: how much longer, per byte, map tasks
+// away from their data take than tasks of the same stage at their data.
 type remoteReadCost struct {
 	stages predict.BoundedMap[scheduler.StageID, localSiblings]
 
-	byDistance [distances]float64 // fading number of map tasks by the switches between them and their data
+	byDistance [distances]float64 // fading number of map tasks by switches to their data
 
 	bytes    float64 // read by the compared remote tasks, fading
 	seconds  float64 // by which they took longer, fading
@@ -38,7 +38,7 @@ func (v *remoteReadCost) observe(t *Task, run float64) {
 	}
 	v.byDistance[min(max(t.DataDistance, 0), distances-1)]++
 	if t.InputBytes < 1<<20 {
-		return // small inputs show nothing
+		return // too small to show a difference
 	}
 	h := v.stages.GetOrAdd(t.ID)
 	if t.DataDistance == 0 {
@@ -71,8 +71,8 @@ func (v *remoteReadCost) distanceShares() (out [distances]float64) {
 	return out
 }
 
-// Bandwidth returns the bandwidth of one reader of remote data in bytes per second, 1 kB/s to 10 GB/s (tasks that are no
-// slower show no limit), as measured by tasks: false until enough remote tasks had local siblings.
+// Bandwidth returns the measured bandwidth of one reader of remote data in bytes per second, 1 kB/s to 10 GB/s (if
+// remote tasks are no slower, there is no visible limit); false until enough remote tasks had local siblings.
 func (b *Estimator) Bandwidth() (int64, bool) {
 	v := &b.remoteReads
 	if v.compared < minComparedReads {

@@ -4,13 +4,13 @@
 //
 // # From history to an estimate
 //
-// Predictor.Observe records each finished task. Predictor.Train trains in the background, a limited number of task
-// visits per call, on a snapshot of the latest tasks: four fifths to fit a network and a ridge regression, one fifth
-// held out. The network is used only if it beats both the ridge regression and the fallback on the held-out tasks by two
-// standard errors of the paired difference of squared log errors; the ridge regression only if it beats the fallback by
-// as much. Until then, and while the history fits neither, estimates come from the fallback chain: the mean of the
-// stage's finished tasks or their regression on input size, whichever has predicted the stage better so far; the mean of
-// the tenant's; one minute. A task for which only that minute is left has no estimate of the network either.
+// Predictor.Observe records each finished task. Predictor.Train trains in the background, a limited number of task visits
+// per call, on a snapshot of the latest tasks: four fifths to fit a network and a ridge regression, one fifth held out. The
+// network is used only if it beats both the ridge regression and the fallback on the held-out tasks by two standard errors
+// of the paired difference of squared log errors; the ridge regression only if it beats the fallback by as much. Until
+// then, and while the history fits neither, estimates come from the fallback chain: the mean of the stage's finished tasks
+// or their regression on input size, whichever has predicted the stage better so far; the mean of the tenant's tasks; one
+// minute. If only that minute is left for a task, the network is not used for it either.
 //
 // Every Estimate names its Source. The errors of predictions are measured in package estimate.
 //

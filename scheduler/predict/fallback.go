@@ -9,7 +9,7 @@ import (
 type Source int
 
 const (
-	Default         Source = iota + 1 // nothing is known of the task
+	Default         Source = iota + 1 // no history
 	TenantMean                        // fading geometric mean of the tenant's finished tasks
 	StageMean                         // mean of the stage's finished tasks
 	StageRegression                   // linear regression of the stage's run time on input size
@@ -25,7 +25,7 @@ const (
 	tenantFade    = 1.0 / 64
 )
 
-// stageHistory is the number of tasks of a stage from which on earlier ones fade, so that its estimates follow its run times.
+// stageHistory is the number of tasks of a stage beyond which earlier ones fade, so that estimates follow its run times.
 const stageHistory = 1024
 
 // stageStats holds sums of one stage (Welford's algorithm) for the mean and the regression of seconds on input bytes,
@@ -92,10 +92,10 @@ func (s *tenantStats) add(seconds float64) {
 	s.logMean += max(1/float64(s.n), tenantFade) * (math.Log(seconds) - s.logMean)
 }
 
-// BoundedMap is a map of bounded size that evicts the entry that was not used for longest, by GetOrAdd.
+// BoundedMap is a map of bounded size that evicts the entry least recently used by GetOrAdd.
 type BoundedMap[K comparable, V any] struct {
 	entries  map[K]*list.Element // of boundedEntry
-	used     *list.List          // the latest first
+	used     *list.List          // latest first
 	capacity int
 }
 
@@ -117,7 +117,7 @@ func (t *BoundedMap[K, V]) Get(key K) *V {
 	return nil
 }
 
-// GetOrAdd returns the entry of a key, which it uses, and adds a zero one if it is new. O(1).
+// GetOrAdd returns the entry of a key and counts as its use; it adds a zero entry for a new key. O(1).
 func (t *BoundedMap[K, V]) GetOrAdd(key K) *V {
 	if e := t.entries[key]; e != nil {
 		t.used.MoveToFront(e)
@@ -137,7 +137,7 @@ type Ring[T any] struct {
 	oldest int
 }
 
-// Add adds a value, in the place of the oldest one if there are size values.
+// Add adds a value; if there are size values, it replaces the oldest.
 func (r *Ring[T]) Add(v T, size int) {
 	if len(r.Values) < size {
 		r.Values = append(r.Values, v)

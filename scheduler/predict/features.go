@@ -9,7 +9,7 @@ const (
 	Memory              // demand, bytes
 	DiskIO              // demand, bytes/s
 	StageKind           // 0 map, 1 reduce, 2 group
-	stageSeconds        // the fallback's estimate for the task, seconds: the mean of the finished tasks of its stage, if there are any
+	stageSeconds        // the fallback's estimate for the task, seconds: the mean of the finished tasks of its stage, if any
 	Distance            // switches between node and data: 0 node, 1 rack, 3 other rack
 	Slowdown            // of the node: recent run times over their estimates, 1 is average
 	featureCount

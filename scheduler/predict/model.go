@@ -13,7 +13,7 @@ type trainedModel struct {
 	yScale      float64
 }
 
-const maxDeviations = 5 // limits the standardised features, and so how far the models extrapolate from what they learnt
+const maxDeviations = 5 // limits the standardised features, and thereby the models' extrapolation
 
 func (m *trainedModel) standardise(x *Features, row *[featureCount]float64) {
 	logTransform(x, row)

@@ -12,7 +12,7 @@ type Config struct {
 	retrainEvery int     // new tasks between two rounds, above 0
 	ridgePenalty float64 // on the squared standardised weights, above 0
 
-	maxStages, maxTenants int // largest number of entries; the one that was not used for longest is evicted
+	maxStages, maxTenants int // largest number of entries; the least recently used one is evicted
 }
 
 // DefaultConfig trains 20 epochs on the latest 10,000 tasks after every 1,000 tasks.
@@ -23,7 +23,7 @@ func DefaultConfig(seed uint64) Config {
 	}
 }
 
-const defaultSeconds = 60 // the run time of a task of which nothing is known
+const defaultSeconds = 60 // run time of a task without history
 
 // Task is the input of a prediction.
 type Task struct {
@@ -69,14 +69,14 @@ func (p *Predictor) fallbackEstimate(t *Task) (float64, Source) {
 	return defaultSeconds, Default
 }
 
-// Predict returns the estimate for a task, the model's if one is in use and the stage or tenant has run before, and
-// fills in the stageSeconds of its features. Cost: two
-// map look-ups and, with the network, about 1,400 multiplications. It does not allocate.
+// Predict returns the estimate for a task and fills in the stageSeconds of its features. It uses
+// the model if one is in use and the stage or tenant has run before. Cost: two map look-ups and,
+// with the network, about 1,400 multiplications. It does not allocate.
 func (p *Predictor) Predict(t *Task) (e Estimate) {
 	e.Seconds, e.Source = p.fallbackEstimate(t)
 	t.Features[stageSeconds] = e.Seconds
 	switch m := p.model; {
-	case m == nil, e.Source == Default: // of a task of which nothing is known the model knows nothing either
+	case m == nil, e.Source == Default: // without history the model has nothing to go by either
 	case m.use == MLP:
 		e = Estimate{m.predictNetwork(p.buffers, &t.Features), MLP}
 	case m.use == Ridge:
