@@ -1,10 +1,8 @@
-// Package obstacle finds what would have to give way for a waiting task to start
-// now: on some node, the attempts that would have to leave and the reservations that
-// would have to be given up. It is an explanation for people, not a decision: whether
-// they may be preempted is the policy's business.
+// Package obstacle finds what would have to give way for a waiting task to start now: on some node,
+// the attempts that would have to leave and the reservations that would have to be dropped. It is
+// an explanation for users, not a decision: the policy decides whether they may be preempted.
 //
-// The package is pure and reads a State; callers that must not hold up a live one give
-// it a copy.
+// The package is pure and reads a State; callers that must not block a live one pass a copy.
 package obstacle
 
 import (
@@ -13,8 +11,8 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// Set is what would have to give way on one node. It is empty if nothing has to: the
-// task fits, and waits for another reason.
+// Set is what would have to give way on one node. It is empty if nothing has to: the task fits, and
+// waits for another reason.
 type Set struct {
 	Node         scheduler.NodeID
 	Attempts     []scheduler.AttemptID
@@ -23,11 +21,11 @@ type Set struct {
 
 func (s *Set) size() int { return len(s.Attempts) + len(s.Reservations) }
 
-// Nearest returns the set for a task of a stage with the fewest members, on the lowest
-// node of several. No member can be left out of it, but a smaller set of others may
-// exist: the search takes what frees most, one after another. It returns false if no
-// schedulable node that its job does not avoid is large enough, and looks at no more nodes once it has seen so
-// many attempts. O(attempts seen x members x disks).
+// Nearest returns the set for a task of a stage with the fewest members, ties to the lowest node.
+// No member can be left out, but a smaller set of other members may exist: the search takes the
+// items that free most, one by one. It returns false if no schedulable node that its job does not
+// avoid is large enough. It examines no more nodes after this many attempts. O(attempts examined x
+// members x disks).
 func Nearest(s *scheduler.State, g *scheduler.Stage, now scheduler.Time, attempts int) (Set, bool) {
 	best, found := Set{}, false
 	for _, n := range s.Nodes() {
@@ -48,7 +46,7 @@ func Nearest(s *scheduler.State, g *scheduler.Stage, now scheduler.Time, attempt
 	return best, found
 }
 
-// room is the free capacity of a node for a task, and what takes the rest of it.
+// room is the free capacity of a node for a task, and the items that occupy the rest.
 type room struct {
 	node  *scheduler.Node
 	need  scheduler.Resources
@@ -61,7 +59,7 @@ type room struct {
 // item is an attempt or a reservation on a node.
 type item struct {
 	attempt     scheduler.AttemptID
-	reservation scheduler.ReservationID // 0: it is an attempt
+	reservation scheduler.ReservationID // 0 for an attempt
 	frees       scheduler.Resources
 	disk        int16 // -1: none
 	space       int64
@@ -90,7 +88,7 @@ func newRoom(s *scheduler.State, g *scheduler.Stage, n *scheduler.Node, now sche
 	return r
 }
 
-// change adds an item's capacity to what is free, or with sign -1 takes it.
+// change adds an item's capacity to the free capacity, or subtracts it with sign -1.
 func (r *room) change(i *item, sign int64) {
 	for k := range i.frees {
 		r.free[k] += sign * i.frees[k]
@@ -111,7 +109,7 @@ func (r *room) lack(disk int) float64 {
 	return sum + missing(r.need[scheduler.IO], r.disks[disk].FreeIO) + missing(r.space, r.disks[disk].FreeSpace)
 }
 
-// diskCount returns how many disks lack is asked for, at least one.
+// diskCount returns the number of disks to call lack for, at least one.
 func (r *room) diskCount() int { return max(len(r.disks), 1) }
 
 // fits reports whether the task fits on some disk.
@@ -129,13 +127,13 @@ func missing(need, free int64) float64 {
 		return 0
 	}
 	if need <= 0 {
-		return float64(need - free) // a node below zero has to be cleared, too
+		return float64(need - free) // a negative free amount must be cleared too
 	}
 	return float64(need-free) / float64(need)
 }
 
-// clear returns what has to leave the node, false if that is not enough. It tries each disk by itself and takes the one
-// for which fewest have to leave: what lacks least now may never have enough.
+// clear returns what must leave the node, false if that does not suffice. It tries each disk by itself
+// and takes the one for which fewest must leave: the disk that lacks least now may never have enough.
 func (r *room) clear() (Set, bool) {
 	var least []int
 	found := false
@@ -155,8 +153,8 @@ func (r *room) clear() (Set, bool) {
 	return s, found
 }
 
-// clearFor returns the items that have to leave for a task on a disk, in order, false if that is not enough. The room
-// is afterwards as it was.
+// clearFor returns the items that must leave for a task on a disk, in order, false if that does not
+// suffice. It restores the room afterwards.
 func (r *room) clearFor(disk int) (out []int, ok bool) {
 	for lack := r.lack(disk); lack > 0; {
 		best, least := -1, lack
@@ -178,7 +176,7 @@ func (r *room) clearFor(disk int) (out []int, ok bool) {
 	}
 	ok = r.lack(disk) == 0
 	if ok {
-		out = slices.DeleteFunc(out, func(i int) bool { // those that later ones made superfluous, on any disk
+		out = slices.DeleteFunc(out, func(i int) bool { // items that later ones made unnecessary, on any disk
 			if r.leave(i); r.fits() {
 				return true
 			}

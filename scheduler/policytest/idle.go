@@ -19,8 +19,8 @@ type idleCapacity struct {
 	Unexplained float64 // ready stages without a reason
 }
 
-// add accounts for a State, with a decision applied, that stays unchanged for the duration.
-// O(nodes + stages).
+// add accounts for a State that stays unchanged for the duration, with a decision applied. O(nodes
+// + stages).
 func (i *idleCapacity) add(s *scheduler.State, d *scheduler.Decision, duration time.Duration) {
 	idle := 0.0
 	for _, n := range s.Nodes() {
@@ -69,7 +69,7 @@ func (i *idleCapacity) add(s *scheduler.State, d *scheduler.Decision, duration t
 	}
 }
 
-// join adds what another one has summed up.
+// join adds the sums of another idleCapacity.
 func (i *idleCapacity) join(other *idleCapacity) {
 	if i.By == nil {
 		i.By = map[scheduler.Reason]float64{}

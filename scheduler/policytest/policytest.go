@@ -44,7 +44,7 @@ func Run(t *testing.T, newPolicy Maker) {
 	})
 }
 
-// RunWorld runs the suite in one random world: its seed and cycles, as the suite prints them where it fails.
+// RunWorld runs the suite in one random world, with the seed and cycles that the suite prints when it fails.
 func RunWorld(t TB, newPolicy Maker, seed uint64, cycles int) {
 	world(t, newPolicy, seed, cycles)
 }
@@ -84,9 +84,9 @@ func world(t TB, newPolicy Maker, seed uint64, cycles int) *idleCapacity {
 	return idle
 }
 
-// RunOverTime checks in random worlds that time alone changes nothing until the wake of a decision. It is no part of Run:
-// easy and multifactor leave capacity of tasks that are past their bounds to earlier jobs only as long as these could end
-// before the head's start, and request no decision for when they no longer can.
+// RunOverTime checks in random worlds that time alone changes nothing until the wake of a decision. It is
+// not part of Run: easy and multifactor leave capacity of tasks past their bounds to earlier jobs only
+// while these could end before the head's start, and request no decision for when they no longer can.
 func RunOverTime(t *testing.T, newPolicy Maker) {
 	worlds := 20
 	if testing.Short() {
@@ -98,12 +98,12 @@ func RunOverTime(t *testing.T, newPolicy Maker) {
 	}
 }
 
-// timePasses applies events to a random world, and between them lets the policy decide while nothing happens and what it
-// decided last requests no decision yet: a new instance must then decide what the one decides that knows of no event.
+// timePasses applies events to a random world. Between them it lets the policy decide at times without an event
+// and before the requested wake: a new instance must then decide the same as one that decided at each event.
 func timePasses(t TB, newPolicy Maker, seed uint64) {
 	c := schedtest.NewChaos(t, seed)
 	warm := newPolicy()
-	for range 12 { // fewer have too little work for an order to matter
+	for range 12 { // with fewer rounds there is too little work for an order to matter
 		for range 1 + c.R.IntN(4) {
 			c.Step()
 		}
@@ -149,7 +149,7 @@ func suspendSome(c *schedtest.Chaos) {
 	}
 }
 
-// avoidSome lets random jobs avoid random nodes, or no longer.
+// avoidSome makes random jobs avoid random nodes, or stop avoiding them.
 func avoidSome(c *schedtest.Chaos) {
 	for j := range c.State.Jobs() {
 		if c.R.IntN(3) > 0 {
@@ -194,8 +194,8 @@ type TB interface {
 // maxDecisions is how many decisions a policy may need at one time, each leaving work to the next.
 const maxDecisions = 50
 
-// Round lets the policy decide, checks and applies the decision, and lets it decide again. It returns the
-// decision, the last one if each left work to the next.
+// Round lets the policy decide, checks and applies the decision, and lets it decide again. It
+// returns the decision, or the last one if each left work to the next.
 func Round(t TB, s *scheduler.State, p scheduler.Policy, newPolicy Maker, now scheduler.Time, limit int) scheduler.Decision {
 	t.Helper()
 	for range maxDecisions {
@@ -207,7 +207,7 @@ func Round(t TB, s *scheduler.State, p scheduler.Policy, newPolicy Maker, now sc
 	return scheduler.Decision{}
 }
 
-// decideAndApply is one decision of Round. again says that it left work to the next.
+// decideAndApply makes one decision of Round. again reports that it left work to the next.
 func decideAndApply(t TB, s *scheduler.State, p scheduler.Policy, newPolicy Maker, now scheduler.Time, limit int) (d scheduler.Decision, again bool) {
 	t.Helper()
 	d = DecideWarmAndCold(t, s, p, newPolicy, now, limit)
@@ -244,8 +244,8 @@ func decideAndApply(t TB, s *scheduler.State, p scheduler.Policy, newPolicy Make
 	return d, false
 }
 
-// openedBy reports whether the decision, applied, has opened stage g: a reduce with a slow start opens once no map
-// waits or is suspended, so the policy could not know of it, and the next decision serves it.
+// openedBy reports whether the applied decision has opened stage g: a reduce with a slow start opens when
+// no map waits or is suspended. The policy could not know of that, and the next decision serves the stage.
 func openedBy(d *scheduler.Decision, g *scheduler.Stage) bool {
 	return g.Spec.SlowStart > 0 && g.Ready() && slices.ContainsFunc(d.Actions, func(a scheduler.Action) bool {
 		starts := a.Kind == scheduler.ActPlace || a.Kind == scheduler.ActResume || a.Kind == scheduler.ActMigrate
@@ -253,7 +253,7 @@ func openedBy(d *scheduler.Decision, g *scheduler.Stage) bool {
 	})
 }
 
-// opensStages reports whether the decision, applied, has opened any stage.
+// opensStages reports whether the applied decision has opened any stage.
 func opensStages(s *scheduler.State, d *scheduler.Decision) bool {
 	for j := range s.Jobs() {
 		if slices.ContainsFunc(j.Stages, func(g *scheduler.Stage) bool { return openedBy(d, g) }) {
@@ -264,7 +264,7 @@ func opensStages(s *scheduler.State, d *scheduler.Decision) bool {
 }
 
 // DecideWarmAndCold lets the policy decide once, and fails the test unless a new instance on a
-// rebuilt State decides the same, and the State is what it was.
+// rebuilt State decides the same, and the State is unchanged.
 func DecideWarmAndCold(t TB, s *scheduler.State, p scheduler.Policy, newPolicy Maker, now scheduler.Time, limit int) scheduler.Decision {
 	t.Helper()
 	s.SetTime(now)
@@ -316,7 +316,7 @@ func idleCycle(t *testing.T, newPolicy Maker) {
 		w.Submit("b", 5, schedtest.R(3, 3, 10))
 	}
 	p := newPolicy()
-	for range 100 { // more than one where planning has a budget
+	for range 100 { // more than one if planning has a budget
 		if d := w.Cycle(p); d.Empty() {
 			break
 		}
@@ -326,9 +326,8 @@ func idleCycle(t *testing.T, newPolicy Maker) {
 	}
 }
 
-// ProveAll returns an error unless every waiting stage that the decision did not open has exactly one
-// reason and it is true.
-// s is the State with the decision applied.
+// ProveAll returns an error unless every waiting stage that the decision did not open has exactly
+// one reason and it is true. s is the State with the decision applied.
 func ProveAll(s *scheduler.State, d *scheduler.Decision, now scheduler.Time, limit int) error {
 	given := map[scheduler.StageID]*scheduler.Waiting{}
 	for i := range d.Waiting {
@@ -403,7 +402,7 @@ func prove(s *scheduler.State, d *scheduler.Decision, w *scheduler.Waiting, give
 	}
 }
 
-// keptReservations is how many reservations a policy may leave unused that plans all tasks.
+// keptReservations is how many reservations a policy that plans all tasks may leave unused.
 const keptReservations = 1 << 13
 
 // unreserved returns how many waiting tasks have no reservation.
@@ -420,7 +419,7 @@ func unreserved(s *scheduler.State) (n int) {
 	return n
 }
 
-// minExamined is how many different demands a policy examines at least.
+// minExamined is the least number of different demands that a policy examines.
 const minExamined = 64
 
 // provePlanning: the job or its project could have a guarantee, and neither has one nor was
@@ -444,7 +443,7 @@ func errorUnless(ok bool, format string, args ...any) error {
 	return fmt.Errorf(format, args...)
 }
 
-// proveNoCapacity examines every node and disk by itself.
+// proveNoCapacity examines every node and disk separately.
 func proveNoCapacity(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now scheduler.Time) error {
 	nodes, leave := int32(0), int32(0)
 	var lack [4]int32
@@ -517,9 +516,9 @@ func proveCap(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting) erro
 		"%d and %d more are within %d", used, g.Spec.Demand[w.Resource], limit[w.Resource])
 }
 
-// proveReservation: the named reservation is of another job and not over, on a node with free
-// capacity; on every node that fits something is reserved for another job. So reservations are
-// all that prevents a start. Or a cap leaves too little beside what is guaranteed below it.
+// proveReservation: the named reservation is another job's and not over, on a node with free
+// capacity, and every node that fits has a reservation for another job, so that only reservations
+// prevent a start. Or a cap leaves too little beside the guarantees below it.
 func proveReservation(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now scheduler.Time) error {
 	r := s.Reservations().Get(w.Reservation)
 	if r != nil && isCapReserved(s, g, r, now) {
@@ -552,17 +551,17 @@ func proveReservation(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiti
 	return errorUnless(fits > 0, "no node fits it: that is the reason")
 }
 
-// isCapReserved reports whether a reservation is a guarantee for a task of another job, or for a due one of another
-// stage, and a cap above its tenant and above that of a stage has too little for a task of the stage at some time of
-// the reservation.
+// isCapReserved reports whether a reservation is a guarantee for a task of another job, or for a
+// due task of another stage, and a cap above both tenants has too little for a task of the stage at
+// some time of the reservation.
 func isCapReserved(s *scheduler.State, g *scheduler.Stage, r *scheduler.Reservation, now scheduler.Time) bool {
 	k := s.Stage(r.StageID())
 	return k != nil && (k.Job != g.Job || (k != g && r.Start <= now)) && r.Kind.IsGuarantee() && r.Task >= 0 &&
 		lacksCap(s, g, k.Job.Spec.Tenant, max(r.Start, now), r.End)
 }
 
-// lacksCap reports whether a cap above a tenant and above that of a stage has, at some time in [from, to), too little for a
-// task of the stage beside all tasks that are reserved below the cap then, and those that are live now.
+// lacksCap reports whether a cap above both a tenant and that of a stage has, at some time in [from, to),
+// too little for a task of the stage beside all tasks reserved below the cap then and all live tasks.
 func lacksCap(s *scheduler.State, g *scheduler.Stage, tenant scheduler.TenantID, from, to scheduler.Time) bool {
 	for t := s.Tenant(g.Job.Spec.Tenant); t != nil; t = s.Tenant(t.Spec.Parent) {
 		if t.Spec.Caps.Total == (scheduler.Limit{}) || !s.TenantTree().IsBelow(tenant, t.Spec.ID) {
@@ -578,8 +577,8 @@ func lacksCap(s *scheduler.State, g *scheduler.Stage, tenant scheduler.TenantID,
 	return false
 }
 
-// reservedBelow returns what live tasks below a tenant take of its cap, as if all stayed and the suspended ones resumed, and
-// those that are reserved below it at a time.
+// reservedBelow returns the use of a tenant's cap by live tasks below it, as if all stayed and
+// suspended ones resumed, plus the tasks that are reserved below it at a time.
 func reservedBelow(s *scheduler.State, t *scheduler.Tenant, at scheduler.Time) (sum scheduler.Resources) {
 	for j := range s.Jobs() {
 		if !s.TenantTree().IsBelow(j.Spec.Tenant, t.Spec.ID) {
@@ -631,8 +630,8 @@ func proveSuspending(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waitin
 	return fmt.Errorf("nothing is reserved for it on node %q", n.Spec.Name)
 }
 
-// proveLater: the stage's next reservation starts at the stated time. With Never it has no
-// reservation to come, some node fits it, and on every node that does something is reserved, or a cap is.
+// proveLater: the stage's next reservation starts at the stated time. With Never it has no future
+// reservation, some node fits it, and on every such node, or of a cap, something is reserved.
 func proveLater(s *scheduler.State, g *scheduler.Stage, w *scheduler.Waiting, now scheduler.Time) error {
 	if w.Until <= now {
 		return fmt.Errorf("the start is not in the future")

@@ -18,8 +18,8 @@ import (
 
 var update = flag.Bool("update", false, "record the output of the scripts in them")
 
-// scorer is a policy that can print the numbers on which it would decide now, one per line,
-// for scripts.
+// scorer is a policy that can print the numbers that it would decide by now, one per line, for
+// scripts.
 type scorer interface {
 	Scores(s *scheduler.State, now scheduler.Time) []string
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// leaves reports whether a node leaves before a task of a stage that starts now would end, seen from
-// the end of the ten seconds in which now is.
+// leaves reports whether a node leaves before the end of a task of a stage that starts now, with
+// now rounded up to ten seconds.
 func leaves(g *scheduler.Stage, n *scheduler.Node, now scheduler.Time) bool {
 	const step = scheduler.Time(10 * time.Second)
 	end := (now + step - 1) / step * step
@@ -24,8 +24,8 @@ func leaves(g *scheduler.Stage, n *scheduler.Node, now scheduler.Time) bool {
 	return slices.ContainsFunc(n.Spec.Windows, func(w scheduler.Window) bool { return w.To > now && w.From < end })
 }
 
-// checkWindows returns an error if a decision starts a task on a node that leaves before it would end.
-// One that is planned there may start: its plan ends in time, by what was known when it was made.
+// checkWindows returns an error if a decision starts a task on a node that leaves before the task would
+// end. A task planned there may start: its plan ends in time, by what was known when it was made.
 func checkWindows(s *scheduler.State, d *scheduler.Decision, now scheduler.Time) error {
 	for i := range d.Actions {
 		a := &d.Actions[i]

@@ -13,7 +13,7 @@ import (
 type Chaos struct {
 	*World
 	R     *rand.Rand
-	parks *rand.Rand // apart from R, so that what is parked does not change the other events of a seed
+	parks *rand.Rand // separate from R, so that parking does not change the other events of a seed
 }
 
 // NewChaos returns a random cluster.
@@ -204,7 +204,7 @@ func (c *Chaos) attemptEvent() {
 	}
 }
 
-// park parks, now and then, a suspended one of these attempts, or ends that; or it corrects when one ran.
+// park sometimes parks one of these suspended attempts, or ends its parking; or it corrects the attempt's times.
 func (c *Chaos) park(attempts []*scheduler.Attempt) {
 	a := attempts[c.parks.IntN(len(attempts))]
 	switch {
@@ -234,8 +234,8 @@ func (c *Chaos) nodeEvent() {
 	}
 }
 
-// OrderWindows orders maintenance of random nodes, or none any more. Some of
-// those that should be away are drained.
+// OrderWindows orders maintenance of random nodes, or cancels it. Some nodes that should be away
+// are drained.
 func (c *Chaos) OrderWindows() {
 	for _, n := range c.State.Nodes() {
 		if c.R.IntN(3) > 0 {

@@ -6,8 +6,8 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// facts is all that a State says of itself but for what follows from the rest: two States with equal facts are the
-// same to every policy.
+// facts is all independent facts of a State: two States with equal facts are the same to every
+// policy.
 type facts struct {
 	Index             uint64
 	Nodes             []scheduler.NodeSpec
@@ -41,7 +41,7 @@ type stageFacts struct {
 	Attempts []*scheduler.Attempt
 }
 
-// pastFacts is what a task keeps of its earlier attempts.
+// pastFacts is the record of a task's earlier attempts.
 type pastFacts struct {
 	Task, NextAttempt, Failures int32
 	FailedOn                    []scheduler.NodeID `json:",omitempty"`
@@ -72,7 +72,7 @@ func Bytes(s *scheduler.State) []byte {
 	}
 	raw, err := json.Marshal(f)
 	if err != nil {
-		panic(err) // no value of a State is one that JSON cannot write
+		panic(err) // JSON can write every value of a State
 	}
 	return raw
 }

@@ -33,7 +33,7 @@ func Invariants(s *scheduler.State) error {
 	return sum.compare(s)
 }
 
-// sums is what the attempts of a State add up to.
+// sums is the totals over the attempts of a State.
 type sums struct {
 	free      []scheduler.Resources
 	disks     [][]scheduler.DiskUse
@@ -120,7 +120,7 @@ func checkReservationOrder(s *scheduler.State) error {
 // checkSlot checks that an attempt has a slot number of its own.
 func (u *sums) checkSlot(s *scheduler.State, a *scheduler.Attempt) error {
 	slot, second := s.Attempts().Slots(a.ID.TaskID)
-	if _, taken := u.slots[slot]; taken { // it is the first attempt's at the task
+	if _, taken := u.slots[slot]; taken { // the slot belongs to the task's first attempt
 		slot = second
 	}
 	if other, taken := u.slots[slot]; taken || slot < 0 {
@@ -253,8 +253,8 @@ func (u *sums) checkStage(s *scheduler.State, g *scheduler.Stage, running, suspe
 	return nil
 }
 
-// mayStart reports whether enough tasks of the stages before a stage are done: all, or with a slow start a part
-// of the maps while none of these waits for capacity or is suspended.
+// mayStart reports whether enough tasks of the stages before a stage are done: all, or with a slow
+// start a part of the maps while none of these waits for capacity or is suspended.
 func mayStart(g *scheduler.Stage) bool {
 	for _, i := range g.Spec.After {
 		before := g.Job.Stages[i]

@@ -201,8 +201,8 @@ func (w *World) Advance(d time.Duration) *World {
 	return w
 }
 
-// LeaveReservations makes reservations of nothing, for a project without jobs on a node of their own that takes no tasks,
-// until the State takes only so many more.
+// LeaveReservations adds empty reservations, for a project without jobs on a separate node that
+// takes no tasks, until the State accepts only left more.
 func (w *World) LeaveReservations(left int) *World {
 	w.Helper()
 	node := scheduler.NodeID(len(w.State.Nodes()))
