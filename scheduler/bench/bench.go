@@ -35,7 +35,7 @@ const (
 // Config is one benchmark case.
 type Config struct {
 	Nodes        int
-	WaitingTasks int // tasks that wait in addition to those that start
+	WaitingTasks int // waiting tasks in addition to those that start
 	Tenants      int
 	Features     Features
 	Policy       string
@@ -51,8 +51,8 @@ type Config struct {
 	projects int
 	// Planning lets the policy make and repair the guarantees of projects itself, if it can.
 	// Otherwise World reserves for the projects before the measurement: the virtual time between
-	// cycles is so long (see cycleInterval) that a plan which is repaired every few seconds would
-	// be repaired in every few cycles.
+	// cycles is so long (see cycleInterval) that a plan repaired every few seconds would be
+	// repaired every few cycles.
 	Planning bool
 }
 
@@ -122,7 +122,7 @@ type Result struct {
 	Policy              string   `json:"policy"`
 	Tenants             int      `json:"tenants"`
 	Seed                uint64   `json:"seed"`
-	Runs                int      `json:"runs"` // this is the median of so many runs, by placements/s
+	Runs                int      `json:"runs"` // the result is the median of this many runs, by placements/s
 	SlowestPerS         float64  `json:"placements_per_s_min"`
 	FastestPerS         float64  `json:"placements_per_s_max"`
 	Tasks               int      `json:"tasks"` // Config.WaitingTasks
@@ -137,7 +137,7 @@ type Result struct {
 	AllocsPerPlacement  float64  `json:"allocs_per_placement"`
 	RSSBytes            uint64   `json:"rss_bytes"`
 	NodeLocal           float64  `json:"node_local"`        // fraction of placements with input that are on a node with it
-	ShareErrorTasks     float64  `json:"share_error_tasks"` // most tasks by which a waiting tenant is behind an equal share
+	ShareErrorTasks     float64  `json:"share_error_tasks"` // most tasks that a waiting tenant is behind an equal share
 	Packing             float64  `json:"packing"`           // utilisation over that of best fit
 	Load                float64  `json:"load"`              // utilisation of the most used resource at the end
 	WaitingTasks        int      `json:"waiting_tasks"`
@@ -149,7 +149,7 @@ type Result struct {
 	Suspensions         int      `json:"suspensions"`
 	Resumes             int      `json:"resumes"`
 	MatchingGap         float64  `json:"matching_gap"`       // fraction of the possible node-local placements that was missed
-	MatchingGapFound    float64  `json:"matching_gap_found"` // fraction that a search by exchanges finds to be missed, at most MatchingGap
+	MatchingGapFound    float64  `json:"matching_gap_found"` // fraction missed by what a search by exchanges finds, at most MatchingGap
 	UnexplainedStages   int      `json:"unexplained_stages"` // waiting stages without a reason, summed over all cycles
 }
 

@@ -6,17 +6,17 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// exchangeSearch looks for node-local placements that a decision missed. It moves placements of the
-// decision to other nodes, where they fit with all else that the decision placed, along paths of at
-// most maxExchangeDepth tasks that make room for each other. maxFlow counts too much: in it a task
-// away from its data needs no capacity. This finds too little: no longer paths, and no two tasks
-// that leave one node together. What really was missed is between the two. Reservations are not
+// exchangeSearch searches for node-local placements that a decision missed. It moves placements of the
+// decision to other nodes, where they fit with all other placements, along paths of at most
+// maxExchangeDepth tasks that make room for each other. maxFlow counts too many: there a task away from
+// its data needs no capacity. This search finds too few: no longer paths, and no two tasks that leave
+// one node together. The true number missed is between the two. Reservations are ignored.
 // considered.
 type exchangeSearch struct {
 	free    []scheduler.Resources // of each node, after the decision
-	tasks   []exchangeTask        // with input that the decision placed
+	tasks   []exchangeTask        // tasks with input that the decision placed
 	onNode  map[scheduler.NodeID][]int
-	waiting map[*scheduler.Stage][]int32 // tasks that could be placed instead of one of their stage
+	waiting map[*scheduler.Stage][]int32 // tasks that could replace a placed task of their stage
 	visited map[scheduler.NodeID]bool    // nodes where this path could make no room
 	steps   int
 }
@@ -78,7 +78,7 @@ func (x *exchangeSearch) value() int {
 	return found
 }
 
-// makeLocal moves a task that is away from its data, or another one of its stage in its place, to a
+// makeLocal moves a task that is away from its data, or another task of its stage instead, to a
 // node with its data, and reports whether it could.
 func (x *exchangeSearch) makeLocal(t, depth int) bool {
 	at, demand := x.tasks[t].node, x.tasks[t].stage.Spec.Demand
@@ -91,8 +91,8 @@ func (x *exchangeSearch) makeLocal(t, depth int) bool {
 	return false
 }
 
-// moveToData moves a task, whose capacity was given back, to another node with its data or with that
-// of a waiting task of its stage, which is then placed in its place. It reports whether it could.
+// moveToData moves a task whose capacity was returned to another node with its data, or places a
+// waiting task of its stage at that task's data instead. It reports whether it could.
 func (x *exchangeSearch) moveToData(t, depth int) bool {
 	o := &x.tasks[t]
 	o.moving = true
@@ -119,7 +119,7 @@ func (x *exchangeSearch) moveToData(t, depth int) bool {
 	return false
 }
 
-// takeCapacity takes capacity of a node, if need be that of a task of the decision which can go
+// takeCapacity takes capacity of a node, if necessary from a task of the decision that can move
 // elsewhere, and reports whether it could.
 func (x *exchangeSearch) takeCapacity(id scheduler.NodeID, demand scheduler.Resources, depth int) bool {
 	if demand.Fits(x.free[id]) {

@@ -33,18 +33,18 @@ type flowTask struct {
 }
 
 // displaced is the node of a task while the search looks for another node for it. The task still
-// counts as one of its stage, so the stage cannot assign it again.
+// counts as assigned in its stage, so the stage cannot assign it again.
 const displaced = scheduler.NoNode - 1
 
-// flowNode is a node with data. What fits there together is bounded by how many tasks of demand k or a larger one do,
-// for each k: a chain of edges to the sink, of which a task enters the one of its demand.
+// flowNode is a node with data. For each k, the tasks of demand k or larger are bounded by how many of
+// them fit together: a chain of edges to the sink, which a task enters at the edge of its demand.
 type flowNode struct {
-	demands  []flowDemand // of the tasks that could go there, different ones in order of size after order
-	most     []int32      // of demand k or a larger one, nil before order
-	taken    []int32      // assigned tasks of demand k or a larger one
+	demands  []flowDemand // different demands of the tasks that could go there, in order of size after order
+	most     []int32      // number that fits, of demand k or larger; nil before order
+	taken    []int32      // assigned tasks of demand k or larger
 	assigned []int32      // tasks
-	visited  uint32       // the last search that came here
-	from     int          // and the least k from which it went on to tasks to displace
+	visited  uint32       // last search that visited the node
+	from     int          // least k from which that search tried to displace tasks
 }
 
 // flowDemand is the number of tasks of one demand that could go to a node.
@@ -138,8 +138,8 @@ func (f *maxFlow) assignTask(task int32) bool {
 	return false
 }
 
-// makeRoom reports whether a node has room for a task of demand k, after moving an assigned task to another of its
-// nodes or replacing it by another task of its stage if needed.
+// makeRoom reports whether a node has room for a task of demand k, if necessary after moving an
+// assigned task to another of its nodes or replacing it by another task of its stage.
 func (f *maxFlow) makeRoom(n *flowNode, k int) bool {
 	for k >= 0 && n.taken[k] < n.most[k] {
 		k--
@@ -151,7 +151,7 @@ func (f *maxFlow) makeRoom(n *flowNode, k int) bool {
 		return false
 	}
 	n.visited, n.from = f.searchID, k
-	for _, task := range slices.Clone(n.assigned) { // the search may come here again, with a smaller demand
+	for _, task := range slices.Clone(n.assigned) { // the search may return here with a smaller demand
 		t := &f.tasks[task]
 		of := n.indexOf(t.demand)
 		if of < k || t.node == displaced {
@@ -178,14 +178,14 @@ func (n *flowNode) indexOf(demand scheduler.Resources) int {
 	return slices.IndexFunc(n.demands, func(d flowDemand) bool { return d.demand == demand })
 }
 
-// count counts an assigned task of demand k (sign 1), or no longer (sign -1).
+// count adds an assigned task of demand k (sign 1), or removes it (sign -1).
 func (n *flowNode) count(k int, sign int32) {
 	for i := range n.taken[:k+1] {
 		n.taken[i] += sign
 	}
 }
 
-// order sorts the demands by the largest part that they need of what is free, and computes how many fit together.
+// order sorts the demands by their largest share of the free capacity, and computes how many fit together.
 func (n *flowNode) order(free scheduler.Resources) {
 	slices.SortFunc(n.demands, func(a, b flowDemand) int {
 		return cmp.Or(cmp.Compare(a.demand.DominantShare(free), b.demand.DominantShare(free)), slices.Compare(a.demand[:], b.demand[:]))
@@ -204,11 +204,11 @@ func (n *flowNode) order(free scheduler.Resources) {
 	}
 }
 
-// maxExactFit is of how many tasks mostThatFit tries each set.
+// maxExactFit is the size up to which mostThatFit tries all sets of tasks.
 const maxExactFit = 4
 
-// mostThatFit returns how many of some tasks fit together, or more: by the scarcest resource, smallest first, and
-// by trying all sets of a few.
+// mostThatFit returns an upper bound on how many of some tasks fit together: by the scarcest
+// resource, smallest first, and by trying all sets of a few tasks.
 func mostThatFit(of []flowDemand, free scheduler.Resources) int32 {
 	most, list := int32(math.MaxInt32), slices.Clone(of)
 	for r := range scheduler.NumResources {

@@ -10,14 +10,13 @@ import (
 const matchingInterval = 10
 
 // matchingEvaluator compares the node-local placements of decisions with an upper bound for any
-// matching. The bound is a maximum flow from the stages, each with as many tasks as the decision
-// placed of it, over the tasks that were pending before it, to the nodes of their data, each with
-// as many slots for the candidate tasks of each demand and all larger ones as fit together. The bound
-// includes competition for slots but not all gaps that tasks of different demands leave, so the
-// true gap is smaller. How many tasks of a stage a decision places is free; shareEvaluator
-// evaluates that. So is which suspended attempts it resumes, which can only be where they are, and
-// which reserved tasks without data it starts on the node of their reservation: these take capacity
-// ahead of the matching.
+// matching. The bound is a maximum flow. Each stage sends as many tasks as the decision placed of
+// it, chosen from those pending before, to the nodes of their data. Each node has as many slots for
+// the candidate tasks of each demand and all larger ones as fit together. The bound includes
+// competition for slots but not all gaps that tasks of different demands leave, so the true gap is
+// smaller. The number of tasks placed per stage is not judged here but by shareEvaluator. Nor are
+// resumed suspended attempts and reserved tasks without data, which can start only on their node:
+// they take capacity ahead of the matching.
 type matchingEvaluator struct {
 	active bool
 	// Before the decision: the free capacity of each node, what suspended attempts occupied, and the
@@ -147,7 +146,7 @@ func (m *matchingEvaluator) gapFound() float64 {
 // countUnexplained counts the waiting stages for which a decision has no reason.
 func countUnexplained(s *scheduler.State, d *scheduler.Decision) int {
 	if d.WaitingContinues || d.WaitingMore {
-		return 0 // others explain the rest
+		return 0 // other decisions explain the rest
 	}
 	explained := map[scheduler.StageID]bool{}
 	for i := range d.Waiting {

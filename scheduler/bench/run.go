@@ -65,8 +65,8 @@ func newPolicy(c Config) (scheduler.Policy, error) {
 }
 
 // reserveForProjects submits the projects and lets the policy plan them. If a policy that honours
-// guarantees does not reserve for all of them, World does. Others never meet a guarantee: when
-// the scheduler of a cluster is changed, those of the one before go.
+// guarantees does not reserve for all of them, World does. Other policies never meet a guarantee: a
+// change of scheduler drops the reservations of the former one.
 func (w *world) reserveForProjects(p scheduler.Policy) error {
 	if err := w.submitProjects(); err != nil {
 		return err

@@ -28,7 +28,7 @@ func ScalingCases(c Config) []Config {
 		for _, less := range []int{100, 10, 1} {
 			step := c
 			*part(&step) = max(1, *part(&c)/less)
-			// Projects use half a node each: no more than there are nodes.
+			// Projects use half a node each: at most one per node.
 			step.projects = min(step.projects, step.Nodes)
 			out = append(out, step)
 		}

@@ -19,10 +19,10 @@ import (
 //	(share of the sibling that was served - its own share) / share of one task
 //
 // with shares over weights, where one task is the largest of its next tasks in this decision:
-// placed, or of a priority as high as the first that could still be placed, whatever the order of
-// its jobs. Progressive filling of whole tasks has an error of at most 1. A decision at its limit of
-// actions does not say which tasks wait behind a node reserved in it (parameter reserve): such tasks
-// count as waiting, and the error is too large.
+// placed tasks, or tasks with at least the priority of the first that could still be placed,
+// whatever the order of its jobs. Progressive filling of whole tasks has an error of at most 1. A
+// decision at its limit of actions does not say which tasks wait behind a node reserved in it
+// (parameter reserve): such tasks count as waiting, and the error is too large.
 //
 // A tenant counts as waiting only if it has a task that could be placed at the end: ready, within
 // max_parallel and every cap, with a node that it fits on, and not delayed for its data, by a
@@ -33,7 +33,7 @@ import (
 type shareEvaluator struct {
 	tenants    []tenantShare // indexed by tenant
 	withheld   map[scheduler.StageID]bool
-	explained  map[scheduler.StageID]bool // by the decision, if that is a part of the waiting stages; nil if all are
+	explained  map[scheduler.StageID]bool // stages explained by the decision, if it explains only a part; nil if all
 	guaranteed map[scheduler.JobID]bool
 	now        scheduler.Time
 	free       []scheduler.Resources // of each schedulable node before the decision
@@ -175,7 +175,7 @@ func (f *shareEvaluator) updateAncestors(s *scheduler.State, id scheduler.Tenant
 
 func (f *shareEvaluator) isPlaceable(s *scheduler.State, g *scheduler.Stage) bool {
 	if g.Startable() == 0 || f.withheld[g.ID()] || f.explained != nil && !f.explained[g.ID()] {
-		return false // also one whose reason another decision gives: it may be withheld
+		return false // its reason may be in another decision: it may be withheld
 	}
 	if _, waits := g.WaitingSince(); waits {
 		return false // delayed for its data; a decision at its action limit does not report that

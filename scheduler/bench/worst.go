@@ -15,7 +15,7 @@ type WorstCase struct {
 	// submit submits the work to a World of Defaults, with n as the case's number.
 	submit func(w *world, n int) error
 	n      int
-	// between happens after each cycle, nil for nothing.
+	// between is called after each cycle, nil for nothing.
 	between func(w *world, cycle int) error
 }
 
@@ -44,10 +44,10 @@ func WorstCases() []WorstCase {
 // WorstConfig is how a worst case is measured.
 type WorstConfig struct {
 	Nodes  int
-	Cycles int // with everything free first, then with few ends a cycle
+	Cycles int // first with everything free, then with few ends per cycle
 	Policy string
 	Params map[string]string
-	Scale  int // the case's number is divided by it; 1 or more
+	Scale  int // divides the case's number; 1 or more
 	// Limit is the CPU time of a run after which no further cycle begins, 0 for none.
 	Limit time.Duration
 }
@@ -58,9 +58,9 @@ type WorstResult struct {
 	Policy    string  `json:"policy"`
 	Nodes     int     `json:"nodes"`
 	Cycles    int     `json:"cycles"`                       // fewer than wanted if the limit was reached
-	LongestMS float64 `json:"longest_cycle_cpu_ms"`         // by CPU time, with Check and the changes of the State; each cycle's shortest of all runs
+	LongestMS float64 `json:"longest_cycle_cpu_ms"`         // by CPU time, with Check and the changes of the State; the minimum of each cycle over all runs
 	AnyRunMS  float64 `json:"longest_cycle_any_run_cpu_ms"` // the longest cycle of any run
-	At        int     `json:"longest_cycle"`                // which one it was, from 0
+	At        int     `json:"longest_cycle"`                // index of the longest cycle, from 0
 	MeanMS    float64 `json:"mean_cycle_cpu_ms"`
 	Placed    int     `json:"placed"`
 }
@@ -72,9 +72,9 @@ const (
 	worstActions = 2000
 )
 
-// WorstRuns are the runs of one worst case under one policy. All of them decide the same, so that a
-// cycle is the same work in each: its shortest time counts, since the others had other work of the
-// machine in them, or of the garbage collector.
+// WorstRuns are the runs of one worst case under one policy. All of them decide the same, so each
+// cycle is the same work in every run. Its shortest time counts: the others include the machine's
+// other work or the garbage collector.
 type WorstRuns struct {
 	Case   WorstCase
 	Config WorstConfig
@@ -84,10 +84,10 @@ type WorstRuns struct {
 	placed   []int           // by each cycle
 }
 
-// Run submits the worst case, beside two small jobs of another tenant, to an empty cluster and
-// measures its cycles, 10 ms of virtual time apart and with the coordinator's limit of actions. The
-// first cycle, which builds the policy's caches, counts too. It fails if the cycles place other tasks
-// than those of the run before.
+// Run submits the worst case, together with two small jobs of another tenant, to an empty cluster
+// and measures its cycles, 10 ms of virtual time apart and with the coordinator's limit of actions.
+// The first cycle, which builds the policy's caches, counts too. It fails if the cycles place other
+// tasks than those of the previous run.
 func (r *WorstRuns) Run(m Meter) error {
 	took, placed, err := runWorst(r.Case, r.Config, m)
 	if err != nil {
@@ -304,7 +304,7 @@ func (w *world) submitStageShapes(n int) error {
 	return nil
 }
 
-// submitBlocked adds a stage of which one task runs and others may not, though a node fits them.
+// submitBlocked adds a stage of which one task runs and the others may not, though they fit on a node.
 func (w *world) submitBlocked(n int) error {
 	g := w.stage(1000)
 	g.Demand, g.MaxParallel = scheduler.Resources{1, 1, 1}, 1
@@ -314,8 +314,8 @@ func (w *world) submitBlocked(n int) error {
 	return w.submitStageShapes(n)
 }
 
-// submitMisfits fills half of the nodes' CPU and the other half's memory, before tasks that need some
-// of both: any could fit by what is free, and none fits on any node.
+// submitMisfits fills the CPU of half of the nodes and the memory of the other half, before tasks
+// that need some of both: by the free totals any could fit, but none fits on any node.
 func (w *world) submitMisfits(n int) error {
 	full := w.s.Nodes()[0].Spec.Capacity
 	for _, r := range []scheduler.Resource{scheduler.CPU, scheduler.Memory} {
