@@ -16,8 +16,8 @@ type lasmq struct {
 	weightSum  float64 // sum over the non-empty queues
 }
 
-// leastWeight is the smallest weight of a queue, the smallest number of full precision. A queue of weight 0 could not be
-// served even alone.
+// leastWeight is the smallest weight of a queue, the smallest number of full precision. A queue of
+// weight 0 could never be served, even alone.
 const leastWeight = 0x1p-1022
 
 func newLASMQ(jobs []Job, ends []float64, q Queues) *lasmq {

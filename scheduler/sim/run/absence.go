@@ -17,8 +17,8 @@ type Outage struct {
 	Rack  string   `json:"rack"`
 	From  string   `json:"from"` // "90m" after second 0
 	To    string   `json:"to"`   // "": for good
-	// Drain is how long before From the nodes get no new tasks. Only maintenance has it, of which
-	// schedulers know from the start.
+	// Drain is how long before From the nodes get no new tasks. Only maintenance has it; schedulers
+	// know of maintenance from the start.
 	Drain string `json:"drain"`
 }
 

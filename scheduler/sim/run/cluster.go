@@ -25,7 +25,7 @@ type NodeGroup struct {
 	Swap      string  `json:"swap"`
 	Speed     float64 `json:"speed"` // 0 counts as 1
 	// Join and Leave are when the nodes join and leave the cluster, after second 0: a cluster that
-	// grows and shrinks. "" is at the start and never. For Drain before Leave they get no new tasks.
+	// grows and shrinks. "" means at the start and never. For Drain before Leave they get no new tasks.
 	Join  string `json:"join"`
 	Leave string `json:"leave"`
 	Drain string `json:"drain"`
@@ -35,7 +35,7 @@ type NodeGroup struct {
 type Cluster struct {
 	Nodes   []NodeGroup `json:"nodes"`
 	Tenants []Tenant    `json:"tenants"` // none: those of the workload, all of weight 1
-	// Outages take nodes away with what runs on them, maintenance first lets them drain.
+	// Outages take nodes away together with their tasks; maintenance lets them drain first.
 	Outages     []Outage `json:"outages"`
 	Maintenance []Outage `json:"maintenance"`
 	// Suspend is the cost of suspension on every node; absent: measuredSuspendSpeed.
@@ -120,7 +120,7 @@ func (c *Cluster) build() (out []engine.Node, groups []int, err error) {
 	return out, groups, nil
 }
 
-// check returns an error for numbers that are no numbers of things. 0 is a number's default.
+// check returns an error for counts out of range. 0 stands for the default.
 func (m *NodeGroup) check() error {
 	for _, x := range []struct {
 		name  string

@@ -20,7 +20,7 @@ func CheckScheduler(name string, params map[string]string) error {
 		if len(params) > 0 {
 			return fmt.Errorf("%s takes no parameters: put them into its command", name)
 		}
-		return nil // whether the command exists is seen when it starts
+		return nil // Start reports a missing command
 	}
 	_, err := policies.New(name, params)
 	return err

@@ -13,7 +13,7 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/trace"
 )
 
-// workloadFunc makes the jobs for a seed. The nodes are those that are simulated: the locations of the
+// workloadFunc makes the jobs for a seed. The nodes are the simulated ones: the locations of the
 // jobs' input refer to them.
 type workloadFunc func(seed uint64, nodes []engine.Node) (*trace.Workload, error)
 
@@ -36,10 +36,10 @@ type Setup struct {
 	MaxTaskExecutions int
 	// TaskLog, if not "", is the path of a CSV file with a row per attempt of the simulation of
 	// TaskLogSeed, which also records its series by tenant. WriteResults gives the file that name;
-	// DiscardTaskLogs must be called in the end, for those that have not got theirs.
+	// finally DiscardTaskLogs must be called for files without their name.
 	TaskLog     string
 	TaskLogSeed uint64
-	// WaitedTimes records what tasks waited for in that simulation too.
+	// WaitedTimes records why tasks waited in that simulation too.
 	WaitedTimes bool
 	// wrapPolicy, if not nil, wraps the policy.
 	wrapPolicy func(scheduler.Policy) scheduler.Policy
@@ -95,8 +95,8 @@ func (s *Setup) Simulate(ctx context.Context, seed uint64, progress func(engine.
 
 func (s *Setup) jobUnit() float64 { return cmp.Or(s.JobUnit, report.DefaultJobUnit) }
 
-// checkNotEmpty returns an error for a workload without jobs, which would be simulated with success
-// and tell nothing.
+// checkNotEmpty returns an error for a workload without jobs, whose simulation would succeed and
+// show nothing.
 func checkNotEmpty(w *trace.Workload) error {
 	if len(w.Jobs) > 0 {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/engine"
 )
 
-// Target is what a cluster must hold: Share of the jobs end within Response of their submission.
+// Target is the requirement on a cluster: Share of the jobs end within Response of their submission.
 type Target struct {
 	Response time.Duration
 	Share    float64
@@ -21,8 +21,8 @@ type Target struct {
 // Sizing is how many equal machines a workload needs for a target.
 type Sizing struct {
 	Estimate  int     `json:"estimate_nodes"`  // by the M/M/n queue
-	Nodes     int     `json:"nodes"`           // by simulation: the smallest cluster that holds the target
-	Share     float64 `json:"share"`           // of the jobs on time there
+	Nodes     int     `json:"nodes"`           // by simulation: the smallest cluster that meets the target
+	Share     float64 `json:"share"`           // share of the jobs on time there
 	OneLess   float64 `json:"share_one_less"`  // with one machine less; 0 for a cluster of one machine
 	Simulated int     `json:"simulated_sizes"` // number of sizes that were simulated
 }
@@ -136,7 +136,7 @@ type offeredLoad struct {
 	alone      []time.Duration // ascending
 }
 
-// measureLoad reads the load from a simulation on a cluster without queues.
+// measureLoad measures the load in a simulation on a cluster without queues.
 func (z *sizer) measureLoad() (*offeredLoad, error) {
 	w, err := z.setup.Workload(z.seeds[0], nil)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 )
 
 // simulateLogged simulates c and writes the attempts to a file if c is the simulation to log. Rows are
-// written while it runs, so that millions of attempts need no memory. The file gets the name of TaskLog
-// with the other results (WriteResults). A simulation that fails has none, unless it is stuck: what ran is
+// written while it runs, so that millions of attempts need no memory. WriteResults gives the file the name
+// of TaskLog. A failed simulation has no file, unless it is stuck: then its attempts are worth reading.
 // then worth reading.
 func (s *Setup) simulateLogged(c *engine.Config) (*engine.Result, *newFile, error) {
 	if s.TaskLog == "" || c.Seed != s.TaskLogSeed {
@@ -40,10 +40,10 @@ func (s *Setup) simulateLogged(c *engine.Config) (*engine.Result, *newFile, erro
 	return r, f, err
 }
 
-// TaskLog returns the file that has the attempts until the results are written or discarded.
+// TaskLog returns the file with the attempts until the results are written or discarded.
 func (o *Outcome) TaskLog() string { return cmp.Or(o.taskLog.part, o.taskLog.path) }
 
-// commitTaskLog gives the file of the attempts, if there is one, its name.
+// commitTaskLog gives the file of the attempts, if any, its name.
 func (o *Outcome) commitTaskLog() error {
 	f := o.taskLog
 	if o.taskLog = nil; f == nil {
@@ -52,7 +52,7 @@ func (o *Outcome) commitTaskLog() error {
 	return f.commit()
 }
 
-// DiscardTaskLogs removes the attempts of the simulations of which the results were not written.
+// DiscardTaskLogs removes the attempts of simulations whose results were not written.
 func DiscardTaskLogs(outs []*Outcome) error {
 	var errs []error
 	for _, o := range outs {

@@ -19,9 +19,9 @@ import (
 // MaxGanttTasks limits the task executions for which a Gantt chart is drawn.
 const MaxGanttTasks = 2000
 
-// WriteResults writes summary.json, jobs.csv, tasks.csv, timeseries.csv and the plots of a setup into dir.
-// Rows and plots are those of the first simulation. What an earlier simulation wrote there and this one does
-// not write is removed.
+// WriteResults writes summary.json, jobs.csv, tasks.csv, timeseries.csv and the plots of a setup
+// into dir. Rows and plots are those of the first simulation. Files of an earlier simulation that
+// this one does not write are removed.
 func WriteResults(dir string, sum report.Summary, o *Outcome) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -63,8 +63,8 @@ func hasGantt(o *Outcome) bool {
 	return n > 0 && n < MaxGanttTasks
 }
 
-// removeOthers removes the files of another simulation in dir that WriteResults does not write. WriteJSONLines makes its
-// tables again.
+// removeOthers removes the files of another simulation in dir that WriteResults does not write.
+// WriteJSONLines makes its tables again.
 func removeOthers(dir string, o *Outcome) error {
 	var names []string
 	for _, name := range tables {
@@ -117,8 +117,8 @@ func savePlot(dir, name string, draw func() (*plot.Plot, error)) error {
 	return report.SavePlot(p, filepath.Join(dir, name))
 }
 
-// WriteFile writes a file through a buffer. It appears when it is whole, since half a file would be
-// taken for a result; if write fails, what was there before is left.
+// WriteFile writes a file through a buffer. The file appears when it is complete, since half a file
+// would be taken for a result; if write fails, an earlier file stays.
 func WriteFile(path string, write func(io.Writer) error) error {
 	f, err := createFile(path)
 	if err != nil {
@@ -134,18 +134,18 @@ func WriteFile(path string, write func(io.Writer) error) error {
 	return f.commit()
 }
 
-// newFile is a file that is written under another name until it is whole.
+// newFile is a file that is written under another name until it is complete.
 type newFile struct {
 	*os.File
-	path string // where it belongs
-	part string // where it is; "" if that is its place: a device or a pipe is neither replaced nor removed
+	path string // final path
+	part string // present path; "" if that is the final path: a device or a pipe is neither replaced nor removed
 }
 
 // createFile creates a file that gets its name by commit.
 func createFile(path string) (*newFile, error) {
 	f := &newFile{path: path}
 	if to, err := filepath.EvalSymlinks(path); err == nil {
-		f.path = to // a link stays one
+		f.path = to // a link stays a link
 	}
 	if st, err := os.Stat(f.path); err != nil || st.Mode().IsRegular() {
 		f.part = f.path + ".part"
@@ -154,14 +154,14 @@ func createFile(path string) (*newFile, error) {
 	if f.File, err = os.OpenFile(cmp.Or(f.part, f.path), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644); err != nil {
 		var cause *fs.PathError
 		if errors.As(err, &cause) {
-			cause.Path = path // that of the user
+			cause.Path = path // the path that the user gave
 		}
 		return nil, err
 	}
 	return f, nil
 }
 
-// commit closes the file, which is whole, and puts it in place.
+// commit closes the complete file and moves it to its path.
 func (f *newFile) commit() error {
 	if err := f.Close(); err != nil {
 		return errors.Join(err, f.remove())

@@ -150,8 +150,7 @@ func parseAlibabaName(name string) (number int, after []int) {
 	return n, after
 }
 
-// alibabaJob puts a job together. Its stages are in an order in which each comes after those that it
-// waits for.
+// alibabaJob builds a job. Its stages are ordered so that each comes after its predecessors.
 func alibabaJob(number int, name string, tasks []alibabaTask) (*HistoryJob, error) {
 	j := &HistoryJob{Version: historyVersion, Job: uint64(number), Name: name, State: "succeeded"}
 	first := tasks[0].start
@@ -180,7 +179,7 @@ func alibabaJob(number int, name string, tasks []alibabaTask) (*HistoryJob, erro
 	return j, j.check()
 }
 
-// alibabaBefore returns the stages before task i, and whether all of them have their place.
+// alibabaBefore returns the predecessors of task i as stages, and whether all of them have been added.
 func alibabaBefore(tasks []alibabaTask, i int, placed []bool, stage []int32) (after []int32, ready bool) {
 	for k := range tasks {
 		if tasks[k].number == 0 || !slices.Contains(tasks[i].after, tasks[k].number) {

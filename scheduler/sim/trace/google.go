@@ -47,7 +47,7 @@ const (
 	googleLost     = 8
 )
 
-// googleAfter is the time of what happens after the end of the trace.
+// googleAfter is the time of events after the end of the trace.
 const googleAfter = math.MaxInt64
 
 // googleEvent is a line of the tables instance_events and collection_events. Times are microseconds.
@@ -63,7 +63,7 @@ type googleEvent struct {
 	Name       string         `json:"collection_name"`
 }
 
-// googleJob is what the events of a collection tell.
+// googleJob is the facts from the events of a collection.
 type googleJob struct {
 	id         int64
 	user, name string
@@ -75,7 +75,7 @@ type googleJob struct {
 // googleTask is one instance with its events.
 type googleTask struct {
 	steps []googleStep
-	// These follow from the steps: the attempt that finished last, else that ended last, and the last
+	// These follow from the steps: the attempt that finished last, or else ended last, and the last
 	// request.
 	ran      bool
 	from, to int64

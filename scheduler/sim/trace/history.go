@@ -70,7 +70,7 @@ type HistoryAttempt struct {
 }
 
 // durations returns how long a task starts and then runs, in ms: those of its last successful
-// attempt, else of its last one. An attempt without a running time counts as running from its
+// attempt, else of its last attempt. An attempt without a running time counts as running from its
 // placement to its end.
 func (t *HistoryTask) durations() (start, run int64) {
 	for i := range t.Attempts {
@@ -87,16 +87,16 @@ func (t *HistoryTask) durations() (start, run int64) {
 	return max(0, start), max(0, run)
 }
 
-// minRunMS is the least that a task takes that was tried, in ms: work without
-// length would let a policy place any number of tasks at one time.
+// minRunMS is the least run time of an attempted task, in ms: without it a policy could place any
+// number of tasks at one time.
 const minRunMS = 1
 
-// dropIdle removes the tasks that never had an attempt, because the job was
-// stopped before, and the stages without tasks, such as the map stage of an empty
-// input. Stages that came after such a stage come after those before it.
+// dropIdle removes tasks that never had an attempt, because the job was stopped before, and stages
+// without tasks, such as the map stage of an empty input. Successors of such a stage then follow
+// its predecessors.
 func (j *HistoryJob) dropIdle() {
 	var kept []HistoryStage
-	before := make([][]int32, len(j.Stages)) // new indices that stand for a stage
+	before := make([][]int32, len(j.Stages)) // new indices that replace a stage
 	for k := range j.Stages {
 		g := j.Stages[k]
 		var after []int32
@@ -233,7 +233,7 @@ func (g *HistoryStage) check(k int) error {
 	return nil
 }
 
-// checkNames returns an error for a name that no simulation takes.
+// checkNames returns an error for a name that simulations refuse.
 func checkNames(names ...string) error {
 	for _, n := range names {
 		if err := scheduler.CheckName(n); err != nil {
@@ -299,7 +299,7 @@ type projectKey struct {
 	name   string
 }
 
-// joinProject adds a job to a project. A coordinator did not know how many jobs a project would get, nor does the simulation.
+// joinProject adds a job to a project. As in a coordinator, the simulation does not know how many jobs a project will get.
 func (w *Workload) joinProject(j *engine.Job, name string, projects map[projectKey]int) {
 	if name == "" {
 		return

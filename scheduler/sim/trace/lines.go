@@ -25,8 +25,8 @@ type Options struct {
 	Name string
 	// SkipBad counts and skips lines that cannot be read.
 	SkipBad bool
-	// maxTasks bounds the tasks that lines of few bytes stand for, of the whole file: a damaged number would
-	// take all memory. 0 is 100 million.
+	// maxTasks bounds the tasks that a whole file may declare in a few bytes: a damaged number
+	// would take all memory. 0 is 100 million.
 	maxTasks int
 }
 
@@ -81,7 +81,7 @@ func Open(path string) (io.ReadCloser, error) {
 	}{r, f}, nil
 }
 
-// readBytes is what is read of a file at once. A larger buffer makes nothing faster, and each reader has two.
+// readBytes is the size of one read of a file. A larger buffer is no faster, and each reader has two.
 const readBytes = 64 << 10
 
 // decompress returns the contents of a stream that may be compressed with gzip.

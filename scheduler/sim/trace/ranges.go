@@ -12,7 +12,7 @@ import (
 // paramRange is the valid range of a generator's parameter.
 type paramRange struct {
 	least, most float64
-	whole       bool // a number of things, not an amount
+	whole       bool // a count, not an amount
 }
 
 // anyAmount is the range of parameters that paramRanges does not list.

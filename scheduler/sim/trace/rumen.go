@@ -55,10 +55,10 @@ func (l *rumenLocation) host() string {
 // rumenMemoryMB is the memory of a task whose job does not state it: YARN's smallest container.
 const rumenMemoryMB = 1024
 
-// ReadRumen reads a job trace of Hadoop's Rumen, which its TraceBuilder makes of the job history of
-// YARN and MapReduce: JSON objects after each other, one per job. The queue is the tenant; a map or
+// ReadRumen reads a job trace of Hadoop's Rumen, which its TraceBuilder makes from the job history
+// of YARN and MapReduce: a sequence of JSON objects, one per job. The queue is the tenant; a map or
 // reduce takes one core, the memory of its job's containers, and as long as its successful attempt.
-// Without a time for a task its job is bad.
+// A job without a time for a task is bad.
 func ReadRumen(r io.Reader, o Options) (*History, error) {
 	h := &History{}
 	dec := json.NewDecoder(r)
@@ -72,7 +72,7 @@ func ReadRumen(r io.Reader, o Options) (*History, error) {
 		if h.Lines > maxLines {
 			return nil, fmt.Errorf("%s: more than %d jobs", o.Name, maxLines)
 		}
-		if err != nil { // what follows broken JSON cannot be told apart
+		if err != nil { // after broken JSON the rest cannot be parsed
 			return nil, fmt.Errorf("%s: object %d, byte %d: expected a JSON object of one job: %w", o.Name, h.Lines, dec.InputOffset(), err)
 		}
 		j, err := in.job(h.Lines)

@@ -79,7 +79,7 @@ type slurmRow struct {
 	counter *taskCounter // of the file
 }
 
-// get returns the first of the columns that is there, "" if none is.
+// get returns the first present column, "" if none is.
 func (r *slurmRow) get(names ...string) string {
 	for _, name := range names {
 		if i, ok := r.columns[name]; ok && i < len(r.fields) && r.fields[i] != "" {
@@ -117,7 +117,7 @@ func (r *slurmRow) job(number int) (*HistoryJob, error) {
 	if err != nil {
 		return nil, fmt.Errorf("job %s: %w", truncate(id), err)
 	}
-	if bound > 0 && bound < run { // Slurm lets a job run on until it is killed
+	if bound > 0 && bound < run { // Slurm lets a job continue until it is killed
 		bound = run
 	}
 	name := r.get("JobName")

@@ -54,7 +54,7 @@ func (t *SWF) header(line string) error {
 	if !ok || to == nil {
 		return nil
 	}
-	// Some headers have words after the number. -1 is the format's word for unknown.
+	// Some headers have words after the number. In this format -1 means unknown.
 	number, _, _ := strings.Cut(strings.TrimSpace(value), " ")
 	n, err := strconv.ParseInt(number, 10, 32)
 	if err != nil || n < -1 {

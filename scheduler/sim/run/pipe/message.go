@@ -13,14 +13,14 @@ import (
 // version is the version of the messages.
 const version = 1
 
-// request is what the process reads: the time and all that it may place on. CPU is in millicores,
-// memory in bytes, I/O in bytes per second, times in seconds from the start of the simulation.
+// request is the input of the process: the time and the nodes, tenants and stages for placing. CPU is in
+// millicores, memory in bytes, I/O in bytes per second, times in seconds from the start of the simulation.
 type request struct {
 	Version int      `json:"version"`
 	Now     float64  `json:"now_s"`
-	Nodes   []node   `json:"nodes"` // those that take new tasks
+	Nodes   []node   `json:"nodes"` // nodes that accept new tasks
 	Tenants []tenant `json:"tenants"`
-	Waiting []stage  `json:"waiting"` // those with tasks that can start, in order of job and stage
+	Waiting []stage  `json:"waiting"` // stages with tasks that can start, in order of job and stage
 }
 
 // resources are CPU, memory and disk I/O.
@@ -34,7 +34,7 @@ func amounts(r scheduler.Resources) resources {
 	return resources{r[scheduler.CPU], r[scheduler.Memory], r[scheduler.IO]}
 }
 
-// node is a node with its capacity and what of it is free.
+// node is a node with its total and free capacity.
 type node struct {
 	ID       scheduler.NodeID `json:"id"`
 	Name     string           `json:"name"`
@@ -43,7 +43,7 @@ type node struct {
 	Free     resources        `json:"free"`
 }
 
-// tenant is a tenant with what its subtree uses. Parent is -1 at the root.
+// tenant is a tenant with the use of its subtree. Parent is -1 at the root.
 type tenant struct {
 	ID     scheduler.TenantID `json:"id"`
 	Name   string             `json:"name"`
@@ -67,8 +67,8 @@ type stage struct {
 	Demand    resources          `json:"demand"`
 }
 
-// response is what the process writes. Wake, if above 0, is when it wants to be asked again even if
-// nothing happens.
+// response is the output of the process. Wake, if above 0, is when it wants to be asked again even
+// if nothing happens.
 type response struct {
 	Place []placement `json:"place"`
 	Wake  float64     `json:"wake_s"`
@@ -145,7 +145,7 @@ func (r *response) decide(s *scheduler.State, now scheduler.Time, limit int) (sc
 		}
 		for k := range max(1, p.Tasks) {
 			if len(d.Actions) == limit {
-				return d, nil // the rest is asked for again
+				return d, nil // the rest is requested again
 			}
 			node := s.Node(p.Node)
 			disk, ok := node.Fits(g.Spec.Demand, g.Spec.Disk)

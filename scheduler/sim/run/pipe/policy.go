@@ -21,8 +21,8 @@ const (
 	maxLine       = 64 << 20         // bytes of one response
 )
 
-// Policy is a scheduling policy in another process. It serves one simulation. Decide has no error to
-// return: after a failure it decides nothing, and Err returns why.
+// Policy is a scheduling policy in another process. It serves one simulation. Decide cannot return
+// an error: after a failure it decides nothing, and Err returns why.
 type Policy struct {
 	name    string
 	cmd     *exec.Cmd
@@ -59,15 +59,15 @@ func Start(command []string, stderr io.Writer) (*Policy, error) {
 	return p, nil
 }
 
-// kill ends the process and its children, and the pipes to them: a child that has left the group of the process may
-// keep the other ends open.
+// kill ends the process and its children, and the pipes to them: a child that has left the process
+// group may keep the other ends open.
 func (p *Policy) kill() {
-	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // it fails if none of them is left
+	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // fails if none of them is left
 	_ = p.in.Close()
 	_ = p.out.Close()
 }
 
-// read passes the lines of the process on until its output ends. Close waits for that.
+// read passes on the lines of the process until its output ends. Close waits for that.
 func (p *Policy) read(out io.Reader) {
 	s := bufio.NewScanner(out)
 	s.Buffer(make([]byte, 0, 64<<10), maxLine)
@@ -135,7 +135,7 @@ func (p *Policy) ask(r *request) (*response, error) {
 func (p *Policy) Close() error {
 	timer := time.AfterFunc(p.exitTimeout, p.kill)
 	defer timer.Stop()
-	_ = p.in.Close() // it fails if the process has ended
+	_ = p.in.Close() // fails if the process has ended
 	for range p.lines {
 	}
 	err := p.cmd.Wait()

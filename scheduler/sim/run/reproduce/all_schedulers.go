@@ -15,7 +15,7 @@ import (
 // workloads are smaller than in the figures. LAS_MQ's jobs belong to one tenant, within which each
 // scheduler has its own order. YARN's two schedulers consider memory only, as in the papers.
 
-// Sizes and seeds of the table's workloads. One very large job decides a seed of heavy-tailed jobs: they take more.
+// Sizes and seeds of the table's workloads. Heavy-tailed jobs need more seeds, since one very large job decides a seed.
 const (
 	tableSeeds    = 5
 	heavySeeds    = 100
@@ -59,8 +59,9 @@ func allSchedulersExperiments() []Experiment {
 	}
 }
 
-// allContenders lists every policy of the table: 3dsf as it is without any setting, the specialists
-// with node reservation for tasks that fit nowhere if they have it, as YARN does. Policies that only plan projects are left out unless projects is true.
+// allContenders lists every policy of the table: 3dsf with default settings, the specialists with
+// node reservation for tasks that fit nowhere if they have it, as in YARN. Policies that only plan
+// projects are left out unless projects is true.
 func allContenders(projects bool) []contender {
 	var out []contender
 	for _, info := range policies.All() {

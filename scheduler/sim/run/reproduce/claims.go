@@ -112,8 +112,8 @@ func (c *Calibration) withValue(name string, value float64) *Calibration {
 	return out
 }
 
-// valuesHash returns a hash of the values of all parameters. Which of them an experiment reads is not known before it
-// runs: its assumptions are only those whose effect is measured.
+// valuesHash returns a hash of the values of all parameters. The parameters that an experiment
+// reads are unknown before it runs: Assumes names only those whose effect is measured.
 func (c *Calibration) valuesHash() string {
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(c.Parameters)) {

@@ -11,8 +11,8 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/run"
 )
 
-// The files of the source tree that have the results, and the lines of the README between which the
-// numbers stand.
+// The files of the source tree with the results, and the lines of the README that enclose the
+// numbers.
 const (
 	docsPage    = "docs/explanation/reproduction.md"
 	readme      = "README.md"

@@ -23,12 +23,12 @@ type Sample struct {
 	Points []Point
 	Grades []Grade // of experiments with Metrics
 
-	made string // by which version of the program and on which day, "" without a store
+	made string // version of the program and day of the run, "" without a store
 }
 
 func (s *Sample) setClaim(claim string, v float64) {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
-		return // a ratio to nothing: the claim counts as not measured
+		return // the divisor is 0: the claim counts as not measured
 	}
 	if s.Claims == nil {
 		s.Claims = map[string]float64{}

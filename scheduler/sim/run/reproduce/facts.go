@@ -1,8 +1,8 @@
 package reproduce
 
 // derivedClaims names the claims that state no fact of their own: their value follows from that of
-// another claim, in the papers or in the experiments. Both numbers are reported: claims, as they
-// were written down before the first run, and facts, which count such rows once.
+// another claim, in the papers or in the experiments. Both numbers are reported: claims, as written
+// down before the first run, and facts, which count such rows once.
 //
 //   - A published mean of two published values is derived from the first of the two.
 //   - Where both schedulers do the same work, throughput, completion time and the use of each

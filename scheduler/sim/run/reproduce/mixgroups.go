@@ -8,7 +8,7 @@ type mixCell struct {
 	deadlineFraction float64
 }
 
-// mixPair is what both contenders of a figure did on one workload.
+// mixPair is the results of both contenders of a figure on one workload.
 type mixPair struct{ us, base *mixResult }
 
 // mixGroup holds the runs of a figure whose published values are means over several workloads. The

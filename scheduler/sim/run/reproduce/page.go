@@ -20,7 +20,7 @@ type Report struct {
 	Outcomes []*Outcome
 	Cal      *Calibration
 	Score    Score
-	Facts    Score // without the claims whose value follows from another's (facts.go)
+	Facts    Score // without the claims that follow from another (facts.go)
 	Command  string
 	Quick    bool
 	// FromOtherBuilds counts the samples made by other builds of the program.

@@ -30,13 +30,13 @@ type Runner struct {
 	Parallel    int
 	// Store, if not nil, stores samples between runs.
 	Store *Store
-	// StoredOnly evaluates what Store has and simulates nothing.
+	// StoredOnly evaluates only the samples in Store and simulates nothing.
 	StoredOnly bool
 	// OnProgress, if not nil, is called after each unit. Calls do not overlap.
 	OnProgress func(Progress)
 }
 
-// Progress reports how far a Runner is.
+// Progress reports the progress of a Runner.
 type Progress struct {
 	Done, Total int
 	FromStore   int // of the done units, loaded from the store

@@ -46,7 +46,7 @@ type storedSample struct {
 }
 
 // OpenStore opens a folder of samples and creates it if needed. build identifies the program;
-// version is what people call it.
+// version is its name for users.
 func OpenStore(dir, build, version string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("folder of samples: %w", err)

@@ -12,7 +12,7 @@ import (
 )
 
 // The two-tier paper's evaluation (5.1, Table 6) has one pool of total capacities with five
-// resources, and every job runs exactly as long as it declared. The plan is therefore what happens.
+// resources, and every job runs exactly as long as declared. Therefore the simulation is the plan.
 const (
 	twoTierProjects  = 1000
 	twoTierResources = 5
