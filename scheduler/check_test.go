@@ -226,8 +226,8 @@ func caps(w *schedtest.World, change func(*scheduler.Caps)) {
 	}
 }
 
-// Apply and Check agree on each action, apart from caps, guarantees, victims and max_parallel, which Check alone
-// enforces, and Apply accepts in order what Check accepts of several: Check sums up what they take together by itself.
+// Apply and Check agree on each action, except on caps, guarantees, victims and max_parallel, which only Check
+// enforces. Apply accepts in order all actions that Check accepts: Check itself sums up what they take together.
 func TestCheckAndApplyAgree(t *testing.T) {
 	checkAndApplyAgree(t, 0xb3, 39) // regression: Apply took a second attempt of a stage that had closed again
 	rapid.Check(t, func(t *rapid.T) {

@@ -56,7 +56,7 @@ func TestFloorIsRecountedInParts(t *testing.T) {
 	}
 }
 
-// A stage at its max_parallel does not hold the floor down, and of any number of such stages none is
+// A stage at its max_parallel does not keep the floor low. Of any number of such stages none is
 // passed over while it may start a task that fits.
 func TestFloorLeavesOutStagesAtTheirLimit(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 1000, 1000)).AddTenants("a")

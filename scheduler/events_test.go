@@ -70,8 +70,8 @@ func TestAReduceStageStartsWhenEnoughMapsAreDone(t *testing.T) {
 	}
 }
 
-// Each of many stages follows all before it, and the last one is a reduce with a slow start: what changes in the first
-// must not be looked at once for each way from it to the last.
+// Each of many stages follows all before it, and the last one is a reduce with a slow start: a
+// change in the first must not be followed along each way from it to the last.
 func TestManyWaysToASlowStartCostNothing(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(8, 8, 100)).AddTenants("a")
 	d := schedtest.R(1, 1, 1)
@@ -231,7 +231,7 @@ func TestSpaceOfOneDiskOfSeveralIsFound(t *testing.T) {
 	}
 }
 
-// What a node failed to bring an attempt to is part of what there is on the node.
+// The levels that a node failed to bring an attempt to are part of the node's version.
 func TestRefusedLevelsChangeTheNode(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(8, 8, 100)).AddTenants("a")
 	a := w.Place(task(w.Submit("a", 1, schedtest.R(1, 1, 1)), 0), 0)
@@ -430,7 +430,7 @@ func TestBoundedFollowsTheJobs(t *testing.T) {
 	want("it ended", 0)
 }
 
-// What the tasks of a tenant use, and what is being freed of that, is charged to its new ancestors when it moves.
+// The use of a tenant's tasks, and the part being freed, is charged to its new ancestors when it moves.
 func TestAMovedTenantIsChargedToItsNewParent(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 100)).AddTenants("top", "top/a", "other")
 	a := w.Place(scheduler.TaskID{Job: w.Submit("top/a", 1, schedtest.R(1, 1, 1))}, 0)

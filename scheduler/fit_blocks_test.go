@@ -9,8 +9,8 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// On a cluster of several blocks of nodes that fills and empties, demands that the index has and
-// those that it does not have get the node that a scan of all nodes finds.
+// On a cluster of several blocks of nodes that fills and empties, both known and new demands get
+// the node that a scan of all nodes finds.
 func TestNextNodeOfManyDemandsMatchesAScan(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed.New(t), 1))
 	const nodes, jobs, steps = 300, 400, 1500
@@ -97,8 +97,8 @@ func TestNewDemandsThatFitNowhereCostNoMemory(t *testing.T) {
 	}
 }
 
-// Where half of the nodes have CPU left and the others memory, demands of both that need more than one which
-// fits nowhere are known to fit nowhere, without a trace of their own; what ends makes room for them again.
+// If half of the nodes have CPU left and the others memory, demands of both that exceed one that fits
+// nowhere are known to fit nowhere, without an entry of their own. Ending tasks make room for them again.
 func TestDemandsAboveOneThatFitsNowhereCostNoMemory(t *testing.T) {
 	const nodes = 200
 	w := schedtest.New(t).AddNodes(nodes, schedtest.R(8, 8, 100)).AddTenants("a")

@@ -10,7 +10,7 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// What a job alone tells is what its stages, tasks and reservations say, under random events, windows and tries.
+// The answers cached in a job equal those from its stages, tasks and reservations, under random events, windows and tries.
 func TestJobsTellWhatTheirStagesWould(t *testing.T) {
 	misfits, planned := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -62,7 +62,7 @@ func TestJobsTellWhatTheirStagesWould(t *testing.T) {
 	}
 }
 
-// readyJob is what a tenant's ready work depends on.
+// readyJob is the facts that a tenant's ready work depends on.
 type readyJob struct {
 	ready, stages int
 	pending       int32

@@ -8,8 +8,8 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// A State with as many reservations as it takes refuses one more, and Check refuses a decision that makes one. One that
-// exists can still change, and one takes the place of another that is deleted first: the log takes both too.
+// A full State refuses one more reservation, and Check refuses a decision that makes one. An existing
+// reservation can still change, and a new one can replace one that is deleted first: the log accepts both too.
 func TestReservationsAreBounded(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 4, 100)).AddTenants("a")
 	job := w.Submit("a", 1, schedtest.R(1, 1, 1))

@@ -31,8 +31,8 @@ func (u untilEstimate) ClaimOf(s *scheduler.State, a *scheduler.Attempt, now sch
 	return c
 }
 
-// usage is what is occupied of a node, or of a tenant's account, in an interval: the slow
-// and obvious form of a timeline.
+// usage is the use of a node, or of a tenant's account, in an interval: the slow and obvious form
+// of a timeline.
 type usage struct {
 	bin        int
 	disk       int16
@@ -41,7 +41,7 @@ type usage struct {
 	space      int64
 }
 
-// usages returns what a timeline contains by its definition: of nodes, of accounts and of the caps above a tenant.
+// usages returns the content of a timeline by its definition: of nodes, of accounts and of the caps above a tenant.
 func usages(s *scheduler.State, u untilEstimate, now scheduler.Time) (nodes, accounts, caps []usage) {
 	add := func(n scheduler.NodeID, disk int16, start, end scheduler.Time, d scheduler.Resources, space int64, tenant, below scheduler.TenantID) {
 		disk = min(disk, int16(len(s.Node(n).Disks))-1)
@@ -91,7 +91,7 @@ func usages(s *scheduler.State, u untilEstimate, now scheduler.Time) (nodes, acc
 	return nodes, accounts, caps
 }
 
-// freeOf returns what is left of a bin at a time.
+// freeOf returns the free capacity of a bin at a time.
 func freeOf(list []usage, bin int, base []int64, disks []scheduler.Disk, at scheduler.Time) []int64 {
 	free := slices.Clone(base)
 	for _, d := range disks {
@@ -159,7 +159,7 @@ func checkTimeline(t *testing.T, s *scheduler.State, u untilEstimate, now schedu
 	}
 }
 
-// checkCaps compares what a State's timeline has free below each cap at a time with its definition.
+// checkCaps compares the free capacity below each cap in a State's timeline at a time with its definition.
 func checkCaps(t *testing.T, s *scheduler.State, u untilEstimate, index *scheduler.Timeline, list []usage, at scheduler.Time) {
 	t.Helper()
 	next := int32(0)
@@ -227,8 +227,8 @@ func reserveSome(c *schedtest.Chaos) {
 	}
 }
 
-// Through random events, actions, reservations and tries that are kept or rolled back, the
-// State's timeline is what its definition says.
+// Through random events, actions, reservations and tries that are kept or rolled back, the State's
+// timeline equals its definition.
 func TestTimelineIsWhatAttemptsAndReservationsTake(t *testing.T) {
 	for range 20 {
 		c := schedtest.NewChaos(t, seed.New(t))

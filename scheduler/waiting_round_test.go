@@ -7,9 +7,9 @@ import (
 	"github.com/drover-run/drover/internal/seed"
 )
 
-// TestWaitingRoundsReachEachStage explains the stages of random queues in parts, while jobs end and
-// others are submitted in between: no part has much more than its number or a stage twice, each has the
-// newest job, and what waits for a whole round is explained in it unless jobs before it left the queue.
+// TestWaitingRoundsReachEachStage explains the stages of random queues in parts, while jobs end and others
+// are submitted in between: no part has much more than its number or a stage twice, each has the newest
+// job, and a stage that waits for a whole round is explained in it unless jobs before it left the queue.
 func TestWaitingRoundsReachEachStage(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed.New(t), 1))
 	s := New()

@@ -26,7 +26,7 @@ func returns(n *scheduler.Node, now scheduler.Time) bool {
 	return false
 }
 
-// mayStart is the slow and obvious form of which nodes a task may start on.
+// mayStart is the slow and obvious form of the nodes that a task may start on.
 func mayStart(g *scheduler.Stage, n *scheduler.Node, now scheduler.Time) bool {
 	if _, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); !ok {
 		return false

@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Planned in parts, with a budget for each, a strict plan is the one that is made at once; and no
-// part takes more steps than its budget and those of one task.
+// A strict plan made in parts, each with a budget, equals the plan made at once. No part takes more
+// steps than its budget and those of one task.
 func TestAPlanInPartsIsThePlanMadeAtOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		bins := rapid.IntRange(1, 4).Draw(t, "bins")

@@ -12,7 +12,7 @@ import (
 	"github.com/drover-run/drover/scheduler/timeline"
 )
 
-// planText describes what a planner has planned and reports.
+// planText describes the plan and the reports of a planner.
 func planText(p *Planner, violations []Violation) string {
 	var out strings.Builder
 	p.Scan(func(x *PlannedTask) {
@@ -24,8 +24,7 @@ func planText(p *Planner, violations []Violation) string {
 }
 
 // A planner that keeps projects from round to round plans the same as one that restores all of
-// them anew: some of the tries become what is reserved, others are given up, projects come and
-// go, and time passes.
+// them: some tries become reservations, others are dropped, projects come and go, and time passes.
 func TestNextRoundPlansAsAfterReset(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := drawConfig(t)
@@ -97,7 +96,7 @@ func (w *roundsWorld) change() {
 	w.list = slices.Delete(w.list, i, i+1)
 }
 
-// give gives back what is reserved for a task.
+// give returns the reservation of a task.
 func (w *roundsWorld) give(k Key) {
 	if x := w.reserved[k]; x.Kept {
 		w.prof.Change(x.Spot.Bin, x.Spot.Disk, x.Spot.At, x.End, &x.Need, 1)
@@ -150,7 +149,7 @@ func (w *roundsWorld) plan(p *Planner, steps []int) string {
 	return planText(p, found)
 }
 
-// accept reserves some of what was planned where it was planned.
+// accept reserves some planned tasks at their planned places.
 func (w *roundsWorld) accept(p *Planner) {
 	all := rapid.Bool().Draw(w.T, "accept all")
 	p.Scan(func(x *PlannedTask) {

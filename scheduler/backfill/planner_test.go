@@ -648,7 +648,7 @@ func loseBin(p *Planner, b int32, now scheduler.Time) []Violation {
 	return violated
 }
 
-// What is on lost bins leaves them over several calls, each within its budget, and nothing is forgotten.
+// Work on lost bins leaves them over several calls, each within its budget, and none is forgotten.
 func TestLostBinsAreVacatedWithinTheBudget(t *testing.T) {
 	const bins, lost, steps = 400, 300, 3_000
 	prof := &Profile{}

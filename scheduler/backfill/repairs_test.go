@@ -9,8 +9,8 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// A bin leaves while a task runs on it. What waits there is placed elsewhere, also where it begins while the
-// running task alone exceeds what the bin has.
+// A bin leaves while a task runs on it. Waiting work there is placed elsewhere, also if it begins
+// while the running task alone exceeds the bin's capacity.
 func TestRepairMovesWhatBeginsWhileStartedTasksExceedABin(t *testing.T) {
 	prof := &Profile{}
 	prof.AddBin([]int64{4})
@@ -42,8 +42,8 @@ func TestRepairMovesWhatBeginsWhileStartedTasksExceedABin(t *testing.T) {
 	}
 }
 
-// What comes after a task that lost its place waits for that one's next place: it stays where it is meanwhile, also where
-// the budget does not reach that one, and violates nothing.
+// Successors of a task that lost its place wait for its next place: meanwhile they stay where they
+// are, also if the budget does not reach that task, and violate nothing.
 func TestReplanKeepsWhatComesAfterALostTask(t *testing.T) {
 	newPlan := func() (p *Planner, first, second Key) {
 		prof := &Profile{}

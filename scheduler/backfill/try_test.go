@@ -26,8 +26,8 @@ func profileText(profiles ...*Profile) string {
 	return out.String()
 }
 
-// drawReserved draws what an owner has reserved for each task of a project, and reserves
-// it in its profiles: at the request's need and bound, or at others that no longer hold.
+// drawReserved draws an owner's reservations for the tasks of a project, and reserves them in its
+// profiles: at the request's need and bound, or at others that no longer hold.
 func drawReserved(t *rapid.T, prof, accounts, caps *Profile, pr *Project) map[Key]Existing {
 	out := map[Key]Existing{}
 	for i := range pr.Requests {
@@ -54,8 +54,8 @@ func drawReserved(t *rapid.T, prof, accounts, caps *Profile, pr *Project) map[Ke
 	return out
 }
 
-// After any planning on profiles of another, Close makes them what they were, and tells
-// for each task whether it moved. The memory of one try does not show in the next.
+// After any planning on another owner's profiles, Close restores them and reports for each task
+// whether it moved. The memory of one try does not show in the next.
 func TestTriesAreTakenBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := drawConfig(t)

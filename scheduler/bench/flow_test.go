@@ -65,7 +65,7 @@ func (c *flowCase) judgeTasks() (stages []int, nodes [][]scheduler.NodeID) {
 	return stages, nodes
 }
 
-// judgeTry computes what decisions could attain by trying every node for every task, within what is free there.
+// judgeTry computes how many tasks decisions could place by trying every node for every task, within its free capacity.
 func (c *flowCase) judgeTry() int {
 	stages, nodes := c.judgeTasks()
 	free, placesLeft := slices.Clone(c.free), make([]int, len(c.stages))

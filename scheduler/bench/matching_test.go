@@ -129,7 +129,8 @@ func evaluatePlacements(t *testing.T, stages []mapStage, at [][3]int) *matchingE
 
 // Every feature of FeaturesAll occurs in the benchmark.
 func TestAllFeaturesArePresent(t *testing.T) {
-	// A decision at its limit does not say what waits behind a reserved node, which looks like an error of the shares.
+	// A decision at its limit does not say which tasks wait behind a reserved node, which looks like an error
+	// of the shares.
 	r, err := measure(Config{Nodes: 60, WaitingTasks: 3000, Tenants: 60, projects: 60, Placements: 8000, maxActions: 100, Features: FeaturesAll,
 		Params: map[string]string{"reserve": "false"}}, testMeter())
 	if err != nil {

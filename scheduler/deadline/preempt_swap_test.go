@@ -8,7 +8,7 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// What is being swapped out takes its swap already: a second victim does not count on it.
+// Tasks being swapped out already count against the free swap: a second victim must not use it.
 func TestVictimsDoNotShareSwap(t *testing.T) {
 	for name, x := range map[string]struct {
 		swap int64 // GiB

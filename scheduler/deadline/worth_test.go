@@ -9,7 +9,7 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// newPreemptor returns p with what it lacks: all jobs are victims, and all nodes open.
+// newPreemptor completes p: all jobs are victims, and all nodes open.
 func newPreemptor(p Preemptor) Preemptor {
 	if p.IsProtected == nil {
 		p.IsProtected = func(*scheduler.Job) bool { return false }

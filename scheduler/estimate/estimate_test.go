@@ -223,7 +223,7 @@ func TestModelDoesNotSpeakForTheUnknown(t *testing.T) {
 	}
 }
 
-// A task of which nothing is known is assumed to run as the ended tasks of all tenants did.
+// A task without history is assumed to run as the ended tasks of all tenants did.
 func TestMeanRunTime(t *testing.T) {
 	b := estimate.New(1)
 	if _, known := b.MeanRunTime(); known {

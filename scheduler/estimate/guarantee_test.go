@@ -51,9 +51,8 @@ func (t *guaranteeTally) add(o guaranteeTally) {
 	t.overran, t.missed, t.broken, t.silent = t.overran+o.overran, t.missed+o.missed, t.broken+o.broken, t.silent+o.silent
 }
 
-// guaranteedWorld simulates a small world of jobs with up to four stages. Three of four have
-// a deadline and asks for a guarantee, made with what the tasks that ended before it tell
-// about its run times.
+// guaranteedWorld simulates a small world of jobs with up to four stages. Three of four have a
+// deadline and request a guarantee, based on the run times of the tasks that ended before.
 func guaranteedWorld(tb testing.TB, seed uint64, jobs int, load float64) (out guaranteeTally) {
 	b := &bench{r: rand.New(rand.NewPCG(seed, 7)), book: estimate.New(seed), sources: map[scheduler.StageID]estimate.Source{}, warm: 60, stages: 2 + int(seed%3)}
 	cfg := smallWorld(seed, 1+b.r.IntN(4))
@@ -127,7 +126,7 @@ func guaranteedWorld(tb testing.TB, seed uint64, jobs int, load float64) (out gu
 	return out
 }
 
-// The simulator by itself makes guarantees with what its models say about estimates.
+// The simulator by itself makes guarantees from its models' errors of estimates.
 func TestSimulatedDeadlinesAreGuaranteed(t *testing.T) {
 	first := seed.New(t)
 	accepted, refused, missed := 0, 0, 0

@@ -58,7 +58,7 @@ func TestUpperValues(t *testing.T) {
 	}
 }
 
-// What the model learns of a task: its stage, how far it was from its data, and how slow its node was before.
+// The features of a task for the model: its stage, its distance from its data, and its node's earlier slowness.
 func TestFeaturesOfTasks(t *testing.T) {
 	b := New(1)
 	x := &Task{Stage: Stage{ID: scheduler.StageID{Job: 1}, Tenant: "t", Job: "j", Name: "n", Kind: scheduler.KindReduce, Tasks: 3,

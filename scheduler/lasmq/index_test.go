@@ -18,9 +18,9 @@ type naiveQueue struct {
 	running float64
 }
 
-// naiveQueues inspects all jobs of the State: the queues of a group, and when the
-// first job of any group is demoted, found by bisection. With onlyContended groups of
-// which fewer than two jobs have ready work do not count.
+// naiveQueues inspects all jobs of the State. It returns the queues of a group, and when the first
+// job of any group is demoted, found by bisection. With onlyContended, groups with fewer than two
+// jobs with ready work do not count.
 func naiveQueues(c *Config, s *scheduler.State, now scheduler.Time, group int, groupOf func(*scheduler.Job) int, onlyContended bool) (_ []naiveQueue, _ scheduler.Time, contended bool) {
 	ready := map[int]int{}
 	for j := range s.Jobs() {
@@ -64,8 +64,8 @@ func naiveQueues(c *Config, s *scheduler.State, now scheduler.Time, group int, g
 	return queues, demotion, !onlyContended || ready[group] > 1
 }
 
-// The index that follows the log holds, in any contended group and after any events,
-// what an inspection of all jobs finds, and keeps nothing to record of the others.
+// In any contended group and after any events, the index equals an inspection of all jobs. It has
+// nothing to record of the other groups.
 func TestIndexFollowsTheState(t *testing.T) {
 	demoted := 0
 	rapid.Check(t, func(t *rapid.T) {

@@ -10,8 +10,8 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// randomQueues returns queues of one job each, some of which run on something, and accounts that were recorded at a time:
-// as the queues are now, or before they changed.
+// randomQueues returns queues of one job each, some with running containers, and accounts recorded
+// at a time: with the present queues, or before they changed.
 func randomQueues(r *rand.Rand, at scheduler.Time) *Queues {
 	cfg := testConfig(func(c *Config) {
 		c.Queues, c.Horizon = 2+r.IntN(4), time.Duration(1+r.IntN(60))*time.Second

@@ -8,8 +8,8 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// Jobs that an index does not know are read in parts, one part in an instant, in order of
-// submission; then the queues are those of an index that read all of them at once.
+// Jobs unknown to an index are read in parts, one part at a time, in order of submission. Then the
+// queues equal those of an index that read all of them at once.
 func TestUnknownJobsAreReadInParts(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(1, 2, 10)).AddTenants("a")
 	var jobs []*scheduler.Job

@@ -308,7 +308,7 @@ func TestReleaseTimeFollowsEarlierWaiters(t *testing.T) {
 	}
 }
 
-// What an attempt is predicted to end by is its own prediction, else its stage's, less what it had run before.
+// The predicted end of an attempt uses its own prediction, else its stage's, less its earlier run time.
 func TestPredictedEnd(t *testing.T) {
 	const s = time.Second
 	for what, c := range map[string]struct {

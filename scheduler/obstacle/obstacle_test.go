@@ -110,7 +110,7 @@ func leastToClear(s *scheduler.State, g *scheduler.Stage, now scheduler.Time) (p
 	return possible, least
 }
 
-// maxItems is how many attempts and reservations a node has at most of which every set is tried.
+// maxItems is the number of attempts and reservations on a node up to which every set is tried.
 const maxItems = 8
 
 func checkSet(t *rapid.T, s *scheduler.State, g *scheduler.Stage, now scheduler.Time, set Set, least int) {
@@ -130,7 +130,7 @@ func checkSet(t *rapid.T, s *scheduler.State, g *scheduler.Stage, now scheduler.
 	}
 }
 
-// A task that needs a whole node is stopped by what is on the node with least on it.
+// A task that needs a whole node is stopped by the work on the node with least on it.
 func TestNearest(t *testing.T) {
 	w := schedtest.New(t).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a")
 	small := w.Submit("a", 3, schedtest.R(1, 1, 1))
@@ -157,8 +157,8 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// A task that needs the I/O of one disk counts what it lacks on one disk at a time: here the one that lacks least can
-// never have enough, and two tasks have to leave the other.
+// A task that needs the I/O of one disk counts its lack on each disk separately: here the disk that
+// lacks least can never have enough, and two tasks must leave the other.
 func TestEachDiskIsClearedByItself(t *testing.T) {
 	w := schedtest.New(t).AddTenants("a")
 	spec := schedtest.NodeSpec(0, "/r1", schedtest.R(8, 8, 140))

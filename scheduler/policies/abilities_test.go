@@ -7,8 +7,8 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// What a policy can do with deadlines follows from its parameters, also where it
-// speculates; every policy that is not listed here can do nothing.
+// The deadline service of a policy follows from its parameters, also if it speculates. Policies not
+// listed here have none.
 func TestPoliciesTellWhatTheyCanDo(t *testing.T) {
 	type abilities struct{ First, Preempts, Guarantees bool } // a DeadlineService
 	type params = map[string]string

@@ -58,8 +58,8 @@ func (w *acceptedWorld) submitRegular() {
 	})
 }
 
-// submitGuaranteed submits a job of two to four stages that asks for a guarantee of its
-// deadline. The bounds of its tasks are twice what is predicted.
+// submitGuaranteed submits a job of two to four stages that requests a guarantee of its deadline.
+// Its tasks' bounds are twice their predictions.
 func (w *acceptedWorld) submitGuaranteed() scheduler.JobID {
 	within := 5 * time.Second
 	var stages []scheduler.StageSpec

@@ -165,8 +165,8 @@ func TestWrongEstimateOverrunsOnlyWhenBlocking(t *testing.T) {
 	}
 }
 
-// A task past its bound that could only be killed goes on, since it would begin again and be killed again, until its
-// capacity is guaranteed to others.
+// A task past its bound that could only be killed continues, since it would begin again and be
+// killed again, until its capacity is guaranteed to others.
 func TestOverrunIsKilledOnlyWhenBlocking(t *testing.T) {
 	for _, name := range []string{"conservative", "two_tier"} {
 		maker := func() scheduler.Policy { return mustNew(t, name, nil) }

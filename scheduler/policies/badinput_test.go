@@ -66,7 +66,7 @@ func TestDegenerateInputIsHandled(t *testing.T) {
 			if reasons[huge] != scheduler.ReasonNoCPU || reasons[capped] != scheduler.ReasonCap {
 				t.Errorf("larger than any node: %v; over its cap: %v", reasons[huge], reasons[capped])
 			}
-			// A node shrinks below what runs on it.
+			// A node shrinks below the use of its tasks.
 			for _, n := range w.State.Nodes() {
 				s := n.Spec
 				s.Capacity[scheduler.CPU] = 500

@@ -40,7 +40,7 @@ func (o observedPolicy) Decide(s *scheduler.State, now scheduler.Time, limit int
 	return d
 }
 
-// What a policy reserves is released by those that reserve alone.
+// Only policies with Reserves release reservations of policies.
 func TestInfoSaysWhichPoliciesReserve(t *testing.T) {
 	first := seed.New(t)
 	for _, info := range table {
@@ -69,7 +69,7 @@ func TestNaiveDRFConforms(t *testing.T) {
 	policytest.Run(t, func() scheduler.Policy { return mustNew(t, "drf", map[string]string{"stop_at_first_misfit": "true"}) })
 }
 
-// Worlds in which a policy failed, with what was wrong then.
+// Worlds in which a policy once failed, with the fault.
 func TestWorldsThatFailedOnceConform(t *testing.T) {
 	for name, c := range map[string]struct {
 		policy string

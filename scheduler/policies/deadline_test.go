@@ -85,9 +85,8 @@ func (w *preemptionWorld) advanceAttempt(a *scheduler.Attempt) {
 	}
 }
 
-// PDSonQueue, 3DSF 7.3: deadline jobs are never victims, and every suspended task
-// resumes: capacity is reserved for it after half of max_suspended, and what runs in
-// its way takes at most 15 s.
+// PDSonQueue, 3DSF 7.3: deadline jobs are never victims, and every suspended task resumes: capacity
+// is reserved for it after half of max_suspended, and the tasks in its way run for at most 15 s.
 func TestVictimsAreRegularAndResume(t *testing.T) {
 	const limit, longestTask = 40 * time.Second, 15 * time.Second
 	total := 0

@@ -9,8 +9,8 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// A task that is started behind the head of line takes the head's tenant to its cap: the
-// head has no reservation any more, and what it held back starts at once.
+// A task started behind the head of line takes the head's tenant to its cap: the head no longer has
+// a reservation, and the work that it held back starts at once.
 func TestEasyLooksAgainWhenItsHeadIsCapped(t *testing.T) {
 	w := schedtest.New(t).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a", "b")
 	spec := w.Tenant("a").Spec
@@ -35,8 +35,8 @@ func TestEasyLooksAgainWhenItsHeadIsCapped(t *testing.T) {
 	}
 }
 
-// Where nothing that may start fits on a node, easy requests no decision for the end of what runs: whether it gets to see
-// a stage at its max_parallel that does fit depends on what the queue has cached, which a new State has not.
+// If no startable stage fits on a node, easy requests no decision for the end of running tasks: whether it
+// visits a stage at its max_parallel that fits depends on the queue's cache, which a new State lacks.
 func TestEasyReservesOnlyBeforeWhatMayStart(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 16, 100)).AddTenants("a")
 	bounded := func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = time.Minute }
@@ -47,7 +47,7 @@ func TestEasyReservesOnlyBeforeWhatMayStart(t *testing.T) {
 	for range 16 {
 		w.Submit("a", 1, schedtest.R(4, 1, 0), bounded) // waits
 	}
-	// What fitted holds the queue's lower bound on demands down, as few of many stages are gone.
+	// This task fitted, and keeps the queue's floor low, since few of many stages are gone.
 	place(w.Submit("a", 1, schedtest.R(0, 1, 0)))
 	place(w.Submit("a", 2, schedtest.R(0, 1, 0), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.MaxParallel = 1 }))
 	w.Start()

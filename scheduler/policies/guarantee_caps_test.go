@@ -96,7 +96,7 @@ func (w *cappedWorld) project(tenant string, tasks int32, demand scheduler.Resou
 	return w.State.Job(w.Submit(tenant, tasks, demand, func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Project, j.Bound = w.projects, bound }))
 }
 
-// round lets the policy decide, starts what it placed, and suspends and resumes what it said, one attempt in each 100 ms.
+// round lets the policy decide and executes its actions, one suspension or resume in each 100 ms.
 func (w *cappedWorld) round() {
 	w.t.Helper()
 	policytest.Round(w.t, w.State, w.policy, w.newPolicy, w.Now, 100)
@@ -110,7 +110,7 @@ func (w *cappedWorld) cycle() {
 	w.act()
 }
 
-// act starts what was placed, and suspends or resumes one attempt, within 100 ms.
+// act starts the placed attempts, and suspends or resumes one attempt, within 100 ms.
 func (w *cappedWorld) act() {
 	w.t.Helper()
 	w.Start().Advance(100 * time.Millisecond)
@@ -135,8 +135,8 @@ func (w *cappedWorld) act() {
 	}
 }
 
-// A guaranteed task that is due starts although regular work of its tenant, or of another one below the same cap, fills the
-// cap on other nodes: as many of these tasks as it needs give way, and nobody takes what they free.
+// A guaranteed task that is due starts although regular work of its tenant, or of another below the same cap, fills
+// the cap on other nodes: as many of these tasks as needed give way, and no other task takes what they free.
 func TestDueGuaranteeStartsUnderAFullCap(t *testing.T) {
 	for name, x := range map[string]struct {
 		regular  string
@@ -178,8 +178,8 @@ func TestDueGuaranteeStartsUnderAFullCap(t *testing.T) {
 	}
 }
 
-// Guarantees of all tenants below a cap share it: a deadline that they leave no time for is refused, with the earliest end
-// that they do, and one that is late enough is accepted.
+// Guarantees of all tenants below a cap share it: a deadline for which they leave no time is
+// refused, with the earliest end that is possible, and a deadline that is late enough is accepted.
 func TestGuaranteesShareTheCapAbove(t *testing.T) {
 	for name, x := range map[string]struct {
 		cap      float64 // of the tenant above, cores
@@ -260,7 +260,7 @@ func TestGuaranteedTaskStartsEarlyBelowACap(t *testing.T) {
 	}
 }
 
-// Who waits below a cap is told the guarantee that is in the way, not an earlier one beside which there is enough.
+// The reason of a task waiting below a cap names the guarantee in the way, not an earlier one that leaves enough.
 func TestWaitingBelowACapNamesTheGuaranteeInTheWay(t *testing.T) {
 	w := newCappedWorldOf(t, scheduler.Levels(scheduler.LevelRunning), 4, 2, 1)
 	w.setCap("a", schedtest.R(4, 0, 0))
@@ -342,7 +342,7 @@ func TestSuspendedTasksLeaveCapsToGuarantees(t *testing.T) {
 	}
 }
 
-// While a due task waits for its cap, nobody takes its node, which is free.
+// While a due task waits for its cap, no other task takes its free node.
 func TestDueTaskKeepsItsNodeWhileItWaitsForACap(t *testing.T) {
 	w := newCappedWorld(t, 3, "a", "other")
 	w.setCap("a", schedtest.R(4, 0, 0))
@@ -369,8 +369,8 @@ func TestDueTaskKeepsItsNodeWhileItWaitsForACap(t *testing.T) {
 	}
 }
 
-// A due task gets what it needs of a cap, and of its node, although some of the many short tasks there are always about to
-// start, and so cannot give way yet.
+// A due task gets its need of a cap, and of its node, although some of the many short tasks there
+// are always starting, and so cannot give way yet.
 func TestDueTaskIsServedAmongTasksThatStart(t *testing.T) {
 	for name, x := range map[string]struct {
 		cap   scheduler.Resources
@@ -381,7 +381,7 @@ func TestDueTaskIsServedAmongTasksThatStart(t *testing.T) {
 			w := newCappedWorld(t, x.nodes, "a", "other")
 			w.setCap("a", x.cap)
 			regular := w.State.Job(w.Submit("a", 1000, schedtest.R(1, 1, 0))).Stages[0]
-			// Tasks start a round late and one ends in each round, but for those that were about to start when the due task came.
+			// Tasks start a round late and one ends in each round, except those that were starting when the due task came.
 			stay := map[scheduler.AttemptID]bool{}
 			round := func() {
 				policytest.Round(t, w.State, w.policy, w.newPolicy, w.Now, 100)
@@ -553,7 +553,7 @@ func TestDueTaskGoesBeforeFreedCapacity(t *testing.T) {
 	}
 }
 
-// provedPolicy proves what its policy decides: a new instance decides the same, and each reason is true.
+// provedPolicy checks its policy's decisions: a new instance decides the same, and each reason is true.
 type provedPolicy struct {
 	scheduler.Policy
 	t      *testing.T
@@ -633,7 +633,7 @@ func (p *guaranteeWorld) join() {
 	})
 }
 
-// checkIncluded checks the guarantees of projects of which no job is left that they include.
+// checkIncluded checks the guarantees of projects whose included jobs are all gone.
 func (p *guaranteeWorld) checkIncluded(t *testing.T) {
 	t.Helper()
 	for id := scheduler.ProjectID(1); id <= p.projects; id++ {
@@ -649,8 +649,8 @@ func (p *guaranteeWorld) checkIncluded(t *testing.T) {
 	}
 }
 
-// While tasks end by their bounds, no guarantee below a cap is violated, whatever else runs below it and whatever jobs join the
-// projects that have one. Due tasks wait for what gives way there, and everything else for them.
+// While tasks end by their bounds, no guarantee below a cap is violated, whatever else runs below it and whatever
+// jobs join the guaranteed projects. Due tasks wait for tasks that give way there, and everything else for them.
 func TestGuaranteesHoldUnderCaps(t *testing.T) {
 	accepted, waited := 0, 0
 	hold := func(seed uint64) {

@@ -220,7 +220,7 @@ func TestLateRetryViolatesGuarantee(t *testing.T) {
 	}
 }
 
-// loseNode loses a node with what runs on it.
+// loseNode loses a node with its tasks.
 func (p *guaranteeWorld) loseNode(t *testing.T) {
 	id := scheduler.NodeID(p.r.IntN(len(p.State.Nodes()) - 1))
 	if err := p.State.Events().NodeLost(id, p.Now); err != nil {
@@ -375,8 +375,8 @@ func TestRefusedWithTheEarliestEnd(t *testing.T) {
 	}
 }
 
-// What runs of a job that requests a guarantee, or of another one that does, does not give way once that is made: as when
-// another policy has decided before, tasks that wait are planned after the tasks that run.
+// Running tasks of a job that requests a guarantee, or of another requesting job, do not give way once the
+// guarantee is made. So waiting tasks are planned after the running ones, for example after a change of policy.
 func TestRequestsArePlannedAfterWhatRuns(t *testing.T) {
 	for name, x := range map[string]struct {
 		running, waiting string // jobs

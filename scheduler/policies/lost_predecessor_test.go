@@ -9,8 +9,8 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// A task that is lost when the next stage should have begun is started again at once: what is reserved for the next stage,
-// on all nodes, would keep it waiting, and that stage waits for it.
+// A task lost when the next stage should have begun is started again at once: the reservations of
+// the next stage, on all nodes, would keep it waiting, and that stage waits for it.
 func TestLostTaskComesBeforeTheNextStage(t *testing.T) {
 	for _, name := range []string{"two_tier", "conservative"} {
 		t.Run(name, func(t *testing.T) {
@@ -53,8 +53,8 @@ func TestLostTaskComesBeforeTheNextStage(t *testing.T) {
 	}
 }
 
-// A task of the stage before that overran is resumed at once where the next stage is due: what is reserved for that keeps
-// the node idle.
+// A task of the previous stage that overran is resumed at once where the next stage is due: the
+// reservation of the next stage keeps the node idle.
 func TestSuspendedTaskComesBeforeTheNextStage(t *testing.T) {
 	for _, name := range []string{"two_tier", "conservative"} {
 		t.Run(name, func(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// A cycle finds out of few demands that no node fits them. What waits behind very many of those is
-// placed nevertheless, in a later cycle, and the decision is that of a policy that starts anew.
+// A cycle tests only a few demands that fit on no node. Stages behind very many of those are still
+// placed, in a later cycle, and the decision equals that of a new policy.
 func TestManyMisfitsPassNothingOverForEver(t *testing.T) {
 	const misfits = 1500
 	for _, name := range []string{"fifo", "fair", "las_mq", "edf"} {
@@ -60,8 +60,8 @@ func newPolicy(t *testing.T, name string) scheduler.Policy {
 	return p
 }
 
-// A cycle visits a bounded number of stages. What waits behind very many that do not fit, though it fits itself, is
-// placed nevertheless, in a later cycle, and the decision is that of a policy that starts anew.
+// A cycle visits a bounded number of stages. A stage that fits behind very many that do not is
+// still placed, in a later cycle, and the decision equals that of a new policy.
 func TestVeryManyStagesPassNothingOverForEver(t *testing.T) {
 	const most, misfits = 64, 500
 	for _, name := range []string{"fifo", "fair", "las_mq", "edf", "easy"} {

@@ -87,7 +87,7 @@ func TestUseDecides(t *testing.T) {
 	}
 }
 
-// While somebody uses something the next sample is requested, also if nothing waits; while nobody does, none is.
+// While a tenant uses something the next sample is requested, even if nothing waits; otherwise none is.
 func TestSamplesAreRequested(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 8, 10)).AddTenants("a", "b", "c")
 	p := mustNew(t, "multifactor", map[string]string{"calc_period": "60s"})

@@ -74,9 +74,9 @@ func TestParkedTaskStaysSuspended(t *testing.T) {
 // wholeNode is the demand of a task that has a node of newGuaranteedTask for itself.
 var wholeNode = schedtest.R(4, 1, 1)
 
-// newGuaranteedTask returns a world with so many nodes and a job of one task, which takes a whole node for 10 s at most and
-// is placed on the first. It is the only one of project 1, to which two_tier guarantees a departure, with the slack
-// factor 2. round has the policy decide, and fails if Check refuses the decision.
+// newGuaranteedTask returns a world with some nodes and a job of one task, which takes a whole node for 10 s at
+// most and is placed on the first. It is the only job of project 1, whose departure two_tier guarantees with
+// the slack factor 2. round lets the policy decide, and fails if Check refuses the decision.
 func newGuaranteedTask(t *testing.T, nodes int) (w *schedtest.World, job scheduler.JobID, round func() scheduler.Decision) {
 	w = schedtest.New(t).AddNodes(nodes, schedtest.R(4, 8, 100)).AddTenants("a")
 	newPolicy := func() scheduler.Policy { return mustNew(t, "two_tier", map[string]string{"sf": "2"}) }
@@ -115,7 +115,7 @@ func TestParkingViolatesTheGuarantee(t *testing.T) {
 	}
 }
 
-// What comes after a parked task is not planned: nobody knows when it can start, and others need the capacity.
+// Successors of a parked task are not planned: their start is unknown, and others need the capacity.
 func TestNothingIsReservedBehindAParkedTask(t *testing.T) {
 	for _, name := range []string{"two_tier", "conservative"} {
 		t.Run(name, func(t *testing.T) {
@@ -148,8 +148,8 @@ func TestNothingIsReservedBehindAParkedTask(t *testing.T) {
 	}
 }
 
-// The cause of a violation is what happened to the project's own tasks: that another one's task ran past its bound and is
-// suspended is none.
+// The cause of a violation is an event of the project's own tasks: another project's suspended task
+// past its bound is no cause.
 func TestViolationNamesItsOwnCause(t *testing.T) {
 	for event, want := range map[string]backfill.Cause{"fails": backfill.CauseFailed, "is suspended": backfill.CauseSuspended} {
 		w := schedtest.New(t).AddNodes(2, schedtest.R(4, 8, 100)).AddTenants("a")
@@ -194,8 +194,8 @@ func TestViolationNamesItsOwnCause(t *testing.T) {
 	}
 }
 
-// newGuaranteedProject returns a world with project 1, of so many jobs to come, and two_tier with a slack factor. round has
-// the policy decide, and fails if Check refuses the decision.
+// newGuaranteedProject returns a world with project 1, which will have jobs jobs, and two_tier with
+// a slack factor. round lets the policy decide, and fails if Check refuses the decision.
 func newGuaranteedProject(t *testing.T, nodes int, slack string, jobs int32) (w *schedtest.World, round func()) {
 	w = schedtest.New(t).AddNodes(nodes, schedtest.R(4, 8, 100)).AddTenants("a")
 	newPolicy := func() scheduler.Policy { return mustNew(t, "two_tier", map[string]string{"sf": slack}) }

@@ -9,9 +9,9 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// Where tasks run one at a time no tenant uses anything whenever the next one is chosen. Then what
-// they used before counts: a tenant with few tasks does not wait for one with many, who are equal
-// alternate, and one with shorter tasks is served more often.
+// If tasks run one at a time, no tenant uses anything when the next task is chosen. Then past use
+// counts: a tenant with few tasks does not wait for one with many, equal tenants alternate, and a
+// tenant with shorter tasks is served more often.
 func TestPastUseDecidesWhereTasksRunOneAtATime(t *testing.T) {
 	for _, name := range []string{"3dsf", "drf", "pdsonqueue"} {
 		t.Run(name, func(t *testing.T) {

@@ -58,9 +58,9 @@ func TestOrderOfRegularJobsMayChangeInWorldsThatFailed(t *testing.T) {
 	}
 }
 
-// changeOrder changes the order of regular jobs in a random world, forth and back. After each change the State is rebuilt
-// from its facts, and decisions are those of a policy that starts anew (policytest.Round). It returns how many jobs were
-// demoted with queues, and of how many a policy without queues knew that.
+// changeOrder changes the order of regular jobs in a random world, forth and back. After each change the
+// State is rebuilt from its facts, and decisions equal those of a new policy (policytest.Round). It returns
+// how many jobs were demoted with queues, and for how many a policy without queues kept that state.
 func changeOrder(t *testing.T, seed uint64) (demoted, kept int) {
 	queues := map[string]string{"first": "5", "step": "2"}
 	c := schedtest.NewChaos(t, seed)
@@ -90,7 +90,7 @@ func changeOrder(t *testing.T, seed uint64) (demoted, kept int) {
 	return demoted, kept
 }
 
-// queueStates counts the jobs of which the State says in which queue they are.
+// queueStates counts the jobs whose queue the State records.
 func queueStates(s *scheduler.State) int {
 	n := 0
 	for j := range s.Jobs() {

@@ -9,7 +9,7 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// suspendedWorld is nodes of four cores, on the first of which a task of four cores is suspended.
+// suspendedWorld is nodes of four cores; a task of four cores is suspended on the first.
 type suspendedWorld struct {
 	*retryWorld
 	job scheduler.JobID

@@ -104,8 +104,8 @@ func TestRetriesTakeTheSameNodeIfNoOtherIsFree(t *testing.T) {
 	}
 }
 
-// A waiting task of the stage takes the only free place, and the one that failed there
-// takes the next one elsewhere; without another it takes its own.
+// A waiting task of the stage takes the only free place, and the task that failed there takes the
+// next place elsewhere; without another task it takes its own place.
 func TestRetriesChangePlacesWithTasksOfTheirStage(t *testing.T) {
 	for _, info := range table {
 		t.Run(info.Name, func(t *testing.T) {

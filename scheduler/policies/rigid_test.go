@@ -15,8 +15,8 @@ type rigidJob struct {
 	need    int64
 }
 
-// rigidMachine simulates jobs on one pool of cores, as one would write it down: a list of what is reserved, summed up
-// for each question. It shares no code with the policies.
+// rigidMachine simulates jobs on one pool of cores in the obvious way: a list of reservations,
+// summed up for each question. It shares no code with the policies.
 type rigidMachine struct {
 	total    int64
 	jobs     []rigidJob
@@ -109,7 +109,7 @@ func (m *rigidMachine) earliest(i int, now scheduler.Time) scheduler.Time {
 	return instants[slices.IndexFunc(instants, func(at scheduler.Time) bool { return m.fits(i, at) })]
 }
 
-// compress lets each of the submitted jobs that waits start earlier where it can; those submitted first choose first.
+// compress lets each submitted waiting job start earlier if it can, in order of submission.
 func (m *rigidMachine) compress(submitted int, now scheduler.Time) {
 	for i := range submitted {
 		if !m.started[i] {

@@ -66,7 +66,7 @@ func suspend(w *schedtest.World, a *scheduler.Attempt, level scheduler.Level) {
 	}
 }
 
-// A task of which both attempts were suspended goes on, under every policy: nothing else may wait for it.
+// A task whose attempts were both suspended resumes, under every policy: nothing else may wait for it.
 func TestOneOfTwoSuspendedAttemptsResumes(t *testing.T) {
 	for _, info := range table {
 		t.Run(info.Name, func(t *testing.T) {
@@ -102,8 +102,8 @@ func TestOneOfTwoSuspendedAttemptsResumes(t *testing.T) {
 	}
 }
 
-// A task of a project with a guarantee goes on although another attempt at it stays suspended: what was reserved for it is
-// no longer needed then, and Check lets it be dropped.
+// A task of a guaranteed project continues although another attempt at it stays suspended: its
+// reservation is then no longer needed, and Check lets it be dropped.
 func TestOneOfTwoSuspendedAttemptsServesItsGuarantee(t *testing.T) {
 	w, job, round := newGuaranteedTask(t, 2)
 	second := w.State.Attempts().PlaceAction(w.State.Stage(scheduler.StageID{Job: job}), 0, 1, 0)

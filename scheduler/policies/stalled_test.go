@@ -92,7 +92,7 @@ func (w *stalledWorld) mustLose() *stalledWorld {
 	return w
 }
 
-// mustEndAll runs cycles and ends what can end, until every job is complete.
+// mustEndAll runs cycles and ends running tasks, until every job is complete.
 func (w *stalledWorld) mustEndAll() {
 	w.Helper()
 	for range 20 {
@@ -125,8 +125,8 @@ func (w *stalledWorld) end(stage int) *stalledWorld {
 	return w
 }
 
-// Under every policy a reduce gives way to the lost map that it waits for, and goes on
-// when that is done: suspended where its node can free its memory, else killed.
+// Under every policy a reduce gives way to the lost map that it waits for, and continues when that
+// is done: it is suspended if its node can free its memory, else killed.
 func TestReducesGiveWayToLostMaps(t *testing.T) {
 	for _, info := range table {
 		for name, c := range map[string]struct {
@@ -163,8 +163,8 @@ func TestReducesStayWhereTheMapFits(t *testing.T) {
 	}
 }
 
-// A map whose output was lost runs though the policy leaves what is free to a task that waits for what the stalled
-// reduces occupy.
+// A map whose output was lost runs even if the policy leaves the free capacity to a task that waits
+// for the stalled reduces.
 func TestLostMapsRunBeforeWhatWaitsForTheirReduces(t *testing.T) {
 	for _, c := range []struct {
 		policy string
@@ -255,8 +255,8 @@ func TestGuaranteedReducesGiveWayToLostMaps(t *testing.T) {
 	}
 }
 
-// What a guarantee reserves behind reduces that give way holds, or its violation is recorded: no decision breaks a rule,
-// and all jobs end.
+// Guarantees that start after reduces that give way hold, or their violation is recorded: no
+// decision breaks a rule, and all jobs end.
 func TestGuaranteesBehindReducesThatGiveWay(t *testing.T) {
 	for _, policy := range []string{"3dsf", "two_tier"} {
 		for name, levels := range map[string]scheduler.LevelSet{"suspended": scheduler.AllLevels, "killed": scheduler.Levels(scheduler.LevelRunning)} {

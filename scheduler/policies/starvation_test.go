@@ -10,9 +10,9 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// overloadedWorld is a cluster on which small jobs keep coming, as many of each tenant as ended, and
-// now and then one that is larger: it has many tasks, a task needs up to a whole node, and it comes
-// to a late queue.
+// overloadedWorld is a cluster on which small jobs keep coming, as many of each tenant as ended,
+// and sometimes a larger one: it has many tasks, a task needs up to a whole node, and it reaches a
+// late queue.
 type overloadedWorld struct {
 	*schedtest.World
 	r       *rand.Rand
@@ -103,10 +103,10 @@ func (w *overloadedWorld) step(p scheduler.Policy) {
 	w.endTasks()
 }
 
-// Nobody waits for ever under the default scheduler, however many small jobs keep coming: neither a
-// job, of whatever size and in whatever queue, nor a tenant. The judge has a clock for each job: it
-// may show Aging for each stage that was ready at a time and what running tasks take to end, and is set
-// back whenever the job is given capacity or has some.
+// Under the default scheduler no job of any size or queue and no tenant waits for ever, however
+// many small jobs keep coming. The judge has a clock for each job, reset whenever the job gets or
+// has capacity: it may show Aging for each stage that was ready at a time plus the time that
+// running tasks take to end.
 func TestNobodyWaitsForEver(t *testing.T) {
 	const aging, grace, seconds = 3 * time.Second, 2 * time.Minute, 4000
 	first := seed.New(t)

@@ -69,7 +69,7 @@ func newCrowded(t schedtest.TB, p scheduler.Policy, nodes, waiting, jobs int) *c
 	return c
 }
 
-// countWaiting returns the number of projects of which nothing has started.
+// countWaiting returns the number of projects without a started task.
 func (c *crowdedWorld) countWaiting() int {
 	n := 0
 	for _, p := range c.State.Projects() {
@@ -196,7 +196,7 @@ func TestWarmPolicyDecidesAsNewOneOnLargeJobs(t *testing.T) {
 	}
 }
 
-// A cycle reads from the State what changed since the last one, and what that tried to move:
+// A cycle reads from the State only what changed since the last cycle, and what that tried to move:
 // few of 200 owners after an arrival or an early end.
 func TestArrivalReadsWhatChanged(t *testing.T) {
 	for _, name := range []string{"two_tier", "conservative"} {

@@ -123,8 +123,8 @@ func planInParts(t *testing.T, variant string) {
 	t.Error("the plan is not complete after 200 cycles")
 }
 
-// What fits of a project is planned to its end although something of it fits nowhere, whatever is
-// left of the budget when that is found.
+// The fitting tasks of a project are all planned although some fit nowhere, whatever is left of the
+// budget when that is found.
 func TestAPlanInPartsPassesOverWhatFitsNowhere(t *testing.T) {
 	for _, tasks := range []int32{999, 1000, 1001, 1500} {
 		p := mustNew(t, "two_tier", map[string]string{"variant": "2tsb"}).(*reservingPolicy)

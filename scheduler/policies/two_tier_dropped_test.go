@@ -10,8 +10,8 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// A stage behind one of which more tasks are left than may run at once is not planned. Where that comes to be so because an
-// output was lost, what was planned is dropped, and the guarantee is violated: nobody knows when the job ends.
+// A stage behind one with more tasks left than may run at once is not planned. If a lost output
+// causes that, the plan is dropped, and the guarantee is violated: the end of the job is unknown.
 func TestPlanBehindALostOutputIsDropped(t *testing.T) {
 	w := schedtest.New(t).AddNodes(2, schedtest.R(2, 4, 100)).AddTenants("a")
 	p := mustNew(t, "two_tier", nil)
@@ -58,7 +58,7 @@ func TestPlanBehindALostOutputIsDropped(t *testing.T) {
 	}
 }
 
-// As above, where the reduces are due: what was reserved for them is dropped before anything is planned.
+// As above, with due reduces: their reservations are dropped before anything is planned.
 func TestDuePlanBehindALostOutputIsDropped(t *testing.T) {
 	w := schedtest.New(t).AddNodes(2, schedtest.R(2, 4, 100)).AddTenants("a")
 	newPolicy := func() scheduler.Policy { return mustNew(t, "two_tier", nil) }

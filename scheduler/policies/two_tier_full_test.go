@@ -10,8 +10,8 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// Where the State takes no more reservations, tasks are reserved in order of submission as far as they go, nothing is
-// guaranteed of which a task has none, and the rest follows as reservations become free. Every task runs in the end.
+// When the State accepts no more reservations, tasks get those left in order of submission, nothing is
+// guaranteed if a task has none, and the rest follows as reservations become free. In the end every task runs.
 func TestPlansWithinTheReservationsThatAreLeft(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 4, 100)).AddTenants("a")
 	w.LeaveReservations(keptReservations + 2)
@@ -49,8 +49,8 @@ func TestPlansWithinTheReservationsThatAreLeft(t *testing.T) {
 	}
 }
 
-// A task that would fit now, but would be in the way of one that is planned before it, says that it was not examined while
-// no reservation is left for it.
+// A task that would fit now, but would be in the way of a task planned before it, has the reason
+// "not examined" while no reservation is left for it.
 func TestUnreservedTaskWaitsForAReason(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(4, 4, 100)).AddTenants("a")
 	w.LeaveReservations(keptReservations + 1)

@@ -9,9 +9,9 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// A task without a bound that cannot be preempted stays until its node leaves, not for ever: it starts
-// where its estimate is left until then, else after the window, and what is guaranteed to others behind the
-// window stays where it is. One of which nothing is known starts at any time.
+// A non-preemptible task without a bound stays until its node leaves, not for ever: it starts where
+// its estimate is left until then, else after the window, and guarantees of others after the window
+// stay. A task of unknown run time starts at any time.
 func TestTaskWithoutBoundStaysUntilItsNodeLeaves(t *testing.T) {
 	for name, c := range map[string]struct {
 		estimate time.Duration
@@ -69,8 +69,8 @@ func TestTaskWithoutBoundStaysUntilItsNodeLeaves(t *testing.T) {
 	}
 }
 
-// What a task without a bound is assumed to occupy during a window of its node does not depend on whether that was first
-// looked at before the window, or in it: a warm policy requests its next decision for the same time as a new one.
+// The assumed use of a task without a bound during a window of its node does not depend on whether it was first
+// computed before the window or in it: a warm policy requests its next decision for the same time as a new one.
 func TestWindowThatEndsNoClaimRequestsNoDecision(t *testing.T) {
 	for name, c := range map[string]struct {
 		defaultBound string

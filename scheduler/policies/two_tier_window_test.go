@@ -19,8 +19,8 @@ func windowed(t *testing.T, name string, tasks int) func() scheduler.Policy {
 	}
 }
 
-// decideAndProve lets a policy decide, compares that with a new one, proves what it says of
-// those that wait, and applies it.
+// decideAndProve lets a policy decide, compares the decision with a new policy's, proves its
+// reasons, and applies it.
 func decideAndProve(t *testing.T, w *schedtest.World, p scheduler.Policy, newPolicy func() scheduler.Policy) scheduler.Decision {
 	t.Helper()
 	d := policytest.DecideWarmAndCold(t, w.State, p, newPolicy, w.Now, 100_000)
@@ -89,8 +89,8 @@ func TestWindowPlansWhatAllAtOnceDoes(t *testing.T) {
 	}
 }
 
-// What waits behind very many jobs that fit nowhere is planned nevertheless, in its turn; the reasons
-// meanwhile can be proved, and a new policy decides the same.
+// Work behind very many jobs that fit nowhere is still planned, in its turn; the reasons meanwhile
+// can be proved, and a new policy decides the same.
 func TestWindowLeavesNothingOutForEver(t *testing.T) {
 	const misfits, size = 300, 20
 	for _, name := range []string{"two_tier", "conservative"} {

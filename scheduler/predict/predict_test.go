@@ -295,7 +295,7 @@ func TestStagesFollowAStep(t *testing.T) {
 	}
 }
 
-// A stage that goes on to end tasks keeps its history, however many stages others bring.
+// A stage whose tasks keep ending keeps its history, however many other stages come.
 func TestStagesInUseAreKept(t *testing.T) {
 	c := DefaultConfig(1)
 	c.maxStages = 10

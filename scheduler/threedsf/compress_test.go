@@ -9,8 +9,8 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// A guaranteed job that ends before it has begun leaves its place to the next one, whichever number it has: the schedule is
-// compressed once the interval of compressions is over. Each job needs the whole cluster for 30 s, what is planned 2 s more.
+// A guaranteed job that ends before it has begun leaves its place to the next, whatever its number: the schedule is
+// compressed after the interval of compressions. Each job needs the whole cluster for 30 s; its plan takes 2 s more.
 func TestPlaceOfAnEndedJobIsGivenToTheNext(t *testing.T) {
 	for _, ended := range []scheduler.JobID{1, 2, 3, 1 << 40} {
 		w := schedtest.New(t).AddNodes(1, schedtest.R(2, 2, 10)).AddTenants("a")

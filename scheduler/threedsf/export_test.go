@@ -6,7 +6,7 @@ func (p *Policy) SetCompressBatch(n int) { p.planning.compressBatch = n }
 // SetPlanWork sets the budget of one cycle for requests of guarantees.
 func (p *Policy) SetPlanWork(n int) { p.planning.planWork = n }
 
-// SetRestoreSteps sets the budget of one cycle for what was late or lost.
+// SetRestoreSteps sets the budget of one cycle for late or lost tasks.
 func (p *Policy) SetRestoreSteps(n int) { p.planning.restoreSteps = n }
 
 // PlanSteps returns the work of the last decision for requests, the number of waiting

@@ -55,7 +55,7 @@ func newFinderWorld(t *testing.T, r *rand.Rand) *finderWorld {
 	return w
 }
 
-// submit submits a stage whose tasks have up to three replicas, of which a node may have a part alone.
+// submit submits a stage whose tasks have up to three replicas; a node may hold only a part of one.
 func (w *finderWorld) submit(tasks int) *scheduler.Stage {
 	in := &scheduler.Inputs{Start: []int32{0}}
 	for range tasks {
@@ -72,7 +72,8 @@ func (w *finderWorld) submit(tasks int) *scheduler.Stage {
 	return w.State.Stage(scheduler.StageID{Job: id})
 }
 
-// isOpen computes from the rules whether a task of a stage may start on a node: it fits beside what is reserved for other jobs.
+// isOpen computes from the rules whether a task of a stage may start on a node: it fits beside the reservations
+// of other jobs.
 func (w *finderWorld) isOpen(g *scheduler.Stage, id scheduler.NodeID) bool {
 	n := w.State.Node(id)
 	if _, ok := n.Fits(g.Spec.Demand, g.Spec.Disk); !ok || !n.Schedulable() {
@@ -280,8 +281,8 @@ func maxAtInput(tasks [][]scheduler.NodeID, slots []int) (n int) {
 	return n
 }
 
-// Of one stage, or of several of equal demand, a decision places tasks at their input: of one stage as many as a maximum
-// matching, of several never more, and mostly as many. What it does not place there it delays.
+// Of one stage, or of several of equal demand, a decision places tasks at their input: of one stage as
+// many as a maximum matching, of several never more, and mostly as many. It delays the other tasks.
 func TestAsManyTasksAtTheirInputAsAMatching(t *testing.T) {
 	seed := seed.New(t)
 	best, placed := [2]int{}, [2]int{}

@@ -171,7 +171,7 @@ func (w *planWorld) submit() {
 	}
 }
 
-// step reports what happened in the last half second, at most.
+// step reports the events of the last half second, at most.
 func (w *planWorld) step() {
 	w.Advance(time.Duration(100+w.r.IntN(400)) * time.Millisecond)
 	for _, a := range w.Attempts() {

@@ -10,8 +10,8 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// After any events and decisions the cache of jobs contains what a new one does, and the survey of guarantees finds the
-// same in both.
+// After any events and decisions the cache of jobs equals a new one, and the survey of guarantees
+// finds the same in both.
 func TestJobCacheEqualsNewOne(t *testing.T) {
 	requests, guarantees, refused := 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -66,8 +66,8 @@ func compareCaches(t *rapid.T, warm, cold *jobCache) {
 	}
 }
 
-// What is cached of one job with a guarantee, by its tasks and reservations. Its tasks have a bound of 30 s, the margin is
-// 2 s, its deadline is at 101 s; now is 1 s.
+// The cached values of one job with a guarantee, by its tasks and reservations. Its tasks have a
+// bound of 30 s, the margin is 2 s, its deadline is at 101 s; now is 1 s.
 func TestTimesCachedOfAGuaranteedJob(t *testing.T) {
 	const never = scheduler.Never
 	second := func(s int) scheduler.Time { return scheduler.Time(s) * scheduler.Time(time.Second) }

@@ -27,8 +27,8 @@ func (x laneJobSpec) submit(w *schedtest.World, accepted bool) scheduler.JobID {
 	})
 }
 
-// 3DSF 7.1: a has 180 s and runs 100 s, so 80 s of slack; b has 600 s and runs 550 s, so 50 s. EMWTF serves b first, EDF a.
-// Jobs of equal keys are served in order of submission, and one that cannot end in time leaves the lane.
+// 3DSF 7.1: a has 180 s and runs 100 s, so 80 s of slack; b has 600 s and runs 550 s, so 50 s. EMWTF serves b first,
+// EDF a. Jobs of equal keys are served in order of submission, and a job that cannot end in time leaves the lane.
 func TestOrderOfTheDeadlineLane(t *testing.T) {
 	a, b := laneJobSpec{1, 180, 100}, laneJobSpec{1, 600, 550}
 	for name, x := range map[string]struct {
@@ -137,8 +137,8 @@ func busySlots(t schedtest.TB, free int) *schedtest.World {
 	return w.Start()
 }
 
-// A deadline stage of which nothing runs preempts for the fewest slots on which it ends in time: each runs
-// floor(time left / run time) tasks.
+// A deadline stage without running tasks preempts for the fewest slots on which it ends in time:
+// each slot runs floor(time left / run time) tasks.
 func TestFewestSlotsAreFreed(t *testing.T) {
 	seen := map[int]int{}
 	rapid.Check(t, func(t *rapid.T) {
@@ -277,8 +277,8 @@ func (x *waitCase) check(t *testing.T) {
 	}
 }
 
-// Of regular jobs those are overdue that had nothing for Aging times the number of ready stages, those that wait longest
-// first; time goes in steps of Aging.
+// Regular jobs are overdue if they had nothing for Aging times the number of ready stages, longest
+// wait first; time advances in steps of Aging.
 func TestOverdueJobsEqualScan(t *testing.T) {
 	seed := seed.New(t)
 	overdue, notYet, live := 0, 0, 0

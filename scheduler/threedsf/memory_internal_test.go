@@ -65,8 +65,8 @@ func TestMemoryThatStays(t *testing.T) {
 	}
 }
 
-// What guarantees cannot count on is divided between the preemptible attempts, those placed first first; what can be checkpointed
-// leaves, and what refuses all levels stays.
+// Memory that guarantees cannot count on is divided between the preemptible attempts, first placed
+// first. A checkpointable attempt leaves, and one that refuses all levels stays.
 func TestStayingMemory(t *testing.T) {
 	for name, x := range map[string]struct {
 		swap       int64 // GiB

@@ -11,8 +11,8 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// A job becomes overdue at the first step of Aging at which it had nothing for Aging times the number of ready stages: the same by a policy that
-// looks each second, and by one that looks for the first time.
+// A job becomes overdue at the first step of Aging at which it had nothing for Aging times the number of ready
+// stages: at the same time for a policy that decides each second, and for one that decides for the first time.
 func TestWhenAJobIsOverdue(t *testing.T) {
 	second := func(n int) scheduler.Time { return scheduler.Time(n) * scheduler.Time(time.Second) }
 	for name, x := range map[string]struct {

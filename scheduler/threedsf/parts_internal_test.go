@@ -34,8 +34,8 @@ func actionKinds(c *cycle) (out []scheduler.ActionKind) {
 	return out
 }
 
-// A cycle wakes at the earliest time that anybody requested, and keeps State and decision
-// in agreement: what it withdraws is in neither.
+// A cycle wakes at the earliest requested time, and keeps State and decision in agreement:
+// withdrawn actions are in neither.
 func TestCycleWithdrawsFromStateAndDecision(t *testing.T) {
 	w := schedtest.New(t).AddNodes(2, schedtest.R(4, 4, 10)).AddTenants("a")
 	g := w.State.Job(w.Submit("a", 2, schedtest.R(1, 1, 0))).Stages[0]
@@ -242,7 +242,7 @@ func TestWhatMayStartBesideALaterGuarantee(t *testing.T) {
 	}
 }
 
-// While free capacity only shrinks, what is remembered of closed nodes changes no answer.
+// While free capacity only shrinks, the cache of closed nodes changes no answer.
 func TestOpenNodesRememberNothingWrong(t *testing.T) {
 	seed := seed.New(t)
 	closed := 0
@@ -316,8 +316,8 @@ func TestQueueGroups(t *testing.T) {
 	}
 }
 
-// Whether a job has a bound depends on the jobs that there are, not on those that there were: a new instance
-// would reserve other nodes.
+// Whether a job has a bound depends on the present jobs, not on ended ones: a new instance would
+// reserve other nodes.
 func TestBoundsOfEndedJobsAreForgotten(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(1, 1, 1)).AddTenants("a")
 	k := reservedNodes{c: &cycle{view: view{s: w.State}}}

@@ -13,7 +13,7 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// suspendedWorld is a node with suspended tasks, and what runs there.
+// suspendedWorld is a node with suspended and running tasks.
 type suspendedWorld struct {
 	*schedtest.World
 	jobs []*scheduler.Job // of one task each, in order of suspension
@@ -97,8 +97,9 @@ func TestSuspendedTasksResumeInOrder(t *testing.T) {
 	}
 }
 
-// A deadline job of three cores on nodes of four, and who is preempted for it (Alg. 5, 3DSF 7.3): low priority before high, the same dominant
-// resource before others, the newest first, never a deadline job; and nobody if what runs ends before its slack is over, or if it fits.
+// A deadline job of three cores on nodes of four, and its victims (Alg. 5, 3DSF 7.3): low priority
+// before high, the same dominant resource before others, the newest first, never a deadline job;
+// and none if running tasks end before its slack is over, or if it fits.
 func TestWhoIsPreempted(t *testing.T) {
 	type task struct {
 		cores, gib float64

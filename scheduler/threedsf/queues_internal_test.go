@@ -9,8 +9,8 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// The queues of a tenant's priorities do not mix, a job is in the queue that its service says, and what the next cycle must know is recorded: a
-// demotion once, and the deficits of backlogged queues while two or more jobs wait.
+// The queues of a tenant's priorities do not mix, a job is in the queue of its service, and the next cycle's
+// state is recorded: a demotion once, and the deficits of backlogged queues while two or more jobs wait.
 func TestQueuesAreRecorded(t *testing.T) {
 	cfg := fullConfig()
 	cfg.Aging, cfg.Deadlines, cfg.Guarantees.Enabled, cfg.ReserveNodes = 0, false, false, false

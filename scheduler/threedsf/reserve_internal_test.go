@@ -82,7 +82,7 @@ func newBoundedWorld(t *testing.T, r *rand.Rand) *boundedWorld {
 	return x
 }
 
-// freeAt finds by trying each bound when a task of the stage fits on a node, if what runs there ends at its bound, and nothing else ends.
+// freeAt tries each bound to find when a task of the stage fits on a node, if its tasks end exactly at their bounds.
 func (w *boundedWorld) freeAt(id scheduler.NodeID) scheduler.Time {
 	n := w.State.Node(id)
 	if n.Releasing != (scheduler.Resources{}) {
@@ -97,7 +97,7 @@ func (w *boundedWorld) freeAt(id scheduler.NodeID) scheduler.Time {
 	return soonest
 }
 
-// ends lists the bounds of what runs on a node.
+// ends lists the bounds of the tasks on a node.
 func (w *boundedWorld) ends(id scheduler.NodeID) map[scheduler.Time]bool {
 	out := map[scheduler.Time]bool{}
 	for a := range w.State.Attempts().On(id) {
@@ -261,7 +261,8 @@ func TestLimitsOfReservedNodes(t *testing.T) {
 	}
 }
 
-// The scan for nodes starts at one that depends on the job, so that stages of different jobs do not all want the same node.
+// The scan for nodes starts at a node that depends on the job, so that stages of different jobs do not all want
+// the same node.
 func TestScanStartsAtANodeOfTheJob(t *testing.T) {
 	w := schedtest.New(t).AddNodes(300, schedtest.R(2, 2, 2)).AddTenants("a")
 	c := newTestCycle(w, Config{ReserveNodes: true})

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// shareScan finds the next tenant by going through all of them, from what the State says: the slow judge of shares.
+// shareScan finds the next tenant by scanning all tenants of the State: the slow judge of shares.
 type shareScan struct {
 	s         *scheduler.State
 	level     int
@@ -84,8 +84,8 @@ func (x *shareScan) pastBelow(t scheduler.TenantID) int64 {
 	return sum
 }
 
-// However tenants, nodes and what runs change, the next tenant is that which a scan of the State finds, for all levels
-// and numbers of resources, and a streak is as long as placing one by one says.
+// However tenants, nodes and use change, the next tenant equals that of a scan of the State, for
+// all levels and numbers of resources, and a streak is as long as placing one by one.
 func TestNextTenantEqualsScan(t *testing.T) {
 	streaks, changes := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -205,8 +205,8 @@ func TestTable1ByLevel(t *testing.T) {
 	}
 }
 
-// What the guarantees of a tenant may reserve is the product, over it and its ancestors, of its weight over that of the siblings with
-// work.
+// The part that a tenant's guarantees may reserve is the product, over it and its ancestors, of its
+// weight over that of the siblings with work.
 func TestGuaranteeShares(t *testing.T) {
 	tree := []string{"eng=3", "eng/a=1", "eng/b=1", "ops=1", "ops/c=2", "lab=4"}
 	for name, x := range map[string]struct {

@@ -19,8 +19,8 @@ func record(t *testing.T, w *schedtest.World, states ...scheduler.PolicyState) {
 	}
 }
 
-// What a job's spec and its policy states make of it: its class among the tenant's jobs (0 for another lane), whether it is in the deadline
-// lane, whether its guarantee stands, and whether it must not go on.
+// The effect of a job's spec and policy states: its class among the tenant's jobs (0 for another lane),
+// whether it is in the deadline lane, the status of its guarantee, and whether it must not continue.
 func TestClassAndGuaranteeStatusFollowSpecAndPolicyStates(t *testing.T) {
 	type spec = func(*scheduler.JobSpec)
 	second := func(n int) scheduler.Time { return scheduler.Time(n) * scheduler.Time(time.Second) }
@@ -184,8 +184,8 @@ type attemptCase struct {
 	moves, preempted bool // end moves with time; nothing is occupied, since it is preempted
 }
 
-// A task that cannot be preempted counts until its bound, or its predicted end; one past it for ten more seconds; one that can be preempted not at
-// all.
+// A non-preemptible task counts until its bound, or its predicted end; past that for ten more
+// seconds. A preemptible task does not count at all.
 func TestWhatGuaranteesAssume(t *testing.T) {
 	const s, never = time.Second, scheduler.Never
 	at := func(n int) scheduler.Time { return scheduler.Time(n) * scheduler.Time(s) }

@@ -12,9 +12,9 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// requireQuiet lets a policy decide until nothing is left, and fails the test if a new one decides anything between then and the time at
-// which the last decision wakes, although nothing happens. What was placed in the same instant counts as staying, so time advances a
-// little before each decision.
+// requireQuiet lets a policy decide until nothing is left, and fails the test if a new policy
+// decides anything between then and the wake of the last decision, although nothing happens.
+// Placements at the same time count as staying, so time advances a little before each decision.
 func requireQuiet(t schedtest.TB, w *schedtest.World, p *Policy, r *rand.Rand) {
 	t.Helper()
 	d := w.Cycle(p)
@@ -40,7 +40,7 @@ func requireQuiet(t schedtest.TB, w *schedtest.World, p *Policy, r *rand.Rand) {
 	w.State.SetTime(w.Now)
 }
 
-// requireQuietWorld requires that of a random world, after each of its cycles.
+// requireQuietWorld calls requireQuiet in a random world, after each of its cycles.
 func requireQuietWorld(t schedtest.TB, seed uint64, queues bool, cycles int) {
 	t.Helper()
 	w := &projectWorld{Chaos: schedtest.NewChaos(t, seed)}

@@ -208,8 +208,8 @@ func runBusyWorld(t *testing.T, seed uint64, seconds int, accepts bool) {
 	}
 }
 
-// A decision asks to be woken when the queues of a tenant are next in another order only if something of the tenant may be
-// served: whether its jobs were passed over or looked at depends on what the State and the policy have in their caches.
+// A decision requests a wake for a new order of a tenant's queues only if something of the tenant may be
+// served: whether its jobs were passed over or examined depends on the caches of the State and the policy.
 func TestOrderOfUnservedQueuesDoesNotWake(t *testing.T) {
 	for name, c := range map[string]struct {
 		planned bool // the jobs in the queues have guarantees, so that no node is reserved for them

@@ -13,8 +13,8 @@ import (
 	"github.com/drover-run/drover/scheduler/schedtest"
 )
 
-// A decision leaves nothing behind but what is applied of it: whether it is withdrawn, applied in part or applied, the State is what it
-// was before, and the policy decides as a new one. Every module is on in some world and off in another.
+// A decision leaves nothing behind except what is applied of it: whether it is withdrawn, applied in part or applied, the
+// State is otherwise unchanged, and the policy decides as a new one. Every module is on in some world and off in another.
 func TestWithdrawnDecisionsLeaveNothing(t *testing.T) {
 	kinds := map[scheduler.ActionKind]int{}
 	rapid.Check(t, func(t *rapid.T) {
@@ -109,7 +109,7 @@ func TestEmptyDecisionIsGivenAgain(t *testing.T) {
 	}
 }
 
-// What a policy does for jobs with a deadline follows from its configuration.
+// The deadline service of a policy follows from its configuration.
 func TestDeadlineServiceFollowsTheConfig(t *testing.T) {
 	for _, x := range []struct {
 		deadlines, guarantees       bool

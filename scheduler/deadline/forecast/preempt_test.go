@@ -64,7 +64,7 @@ func TestDeadlineJobsPreemptByHand(t *testing.T) {
 	}
 }
 
-// The newest task is suspended, and goes on when the deadline job has ended.
+// The newest task is suspended, and resumes when the deadline job has ended.
 func TestTheNewestTaskIsSuspended(t *testing.T) {
 	w := schedtest.New(t).AddNodes(1, schedtest.R(2, 100, 100)).AddTenants("a")
 	older := occupy(w, 0, schedtest.R(1, 1, 1), 60*time.Second)

@@ -57,7 +57,7 @@ func leave(t *testing.T, w *schedtest.World, id scheduler.NodeID, from, to time.
 	w.State.SetTime(w.Now)
 }
 
-// capTotal limits what tenant a may occupy of processors.
+// capTotal caps the processors of tenant a.
 func capTotal(t *testing.T, w *schedtest.World, cpus float64) {
 	t.Helper()
 	spec := w.Tenant("a").Spec
@@ -85,8 +85,8 @@ func reserveProject(t *testing.T, w *schedtest.World, from, to time.Duration) {
 	}
 }
 
-// reserveBelowCap limits what tenant a may occupy of processors, and reserves the two of node 1 for two tasks of a guaranteed
-// project of that tenant, times from now.
+// reserveBelowCap caps the processors of tenant a, and reserves the two of node 1 for two tasks of
+// a guaranteed project of that tenant, at times from now.
 func reserveBelowCap(t *testing.T, w *schedtest.World, cpus float64, from, to time.Duration) {
 	t.Helper()
 	capTotal(t, w, cpus)
@@ -323,8 +323,8 @@ func TestQuotesByHand(t *testing.T) {
 	}
 }
 
-// What is expected of the jobs that run and wait, computed by hand: on four slots two
-// tasks run for 30 s, four wait for 10 s each, and a second stage of 5 s follows.
+// The expected times of running and waiting jobs, computed by hand: on four slots two tasks run for
+// 30 s, four wait for 10 s each, and a second stage of 5 s follows.
 func TestExpectedByHand(t *testing.T) {
 	w := schedtest.New(t).AddNodes(2, schedtest.R(2, 100, 100)).AddTenants("a", "b")
 	runs := w.Submit("a", 2, schedtest.R(1, 1, 1), func(_ *scheduler.JobSpec, g *scheduler.StageSpec) { g.Estimate = 30 * time.Second })
@@ -351,8 +351,8 @@ func TestExpectedByHand(t *testing.T) {
 	}
 }
 
-// A suspended task that resumes by itself goes before what waits, also on a node that is draining, or when its node is back; one that a
-// user suspended, or is suspending, does not resume, and only what it occupies is in the way of others.
+// A suspended task that resumes by itself comes before waiting tasks, also on a draining node, or when its node is
+// back. A task that a user suspended, or is suspending, does not resume, and blocks others only by what it occupies.
 func TestExpectedOfSuspendedTasks(t *testing.T) {
 	for what, c := range map[string]struct {
 		set         func(w *schedtest.World, a *scheduler.Attempt) error
@@ -420,8 +420,8 @@ func freeze(t *testing.T, w *schedtest.World, a *scheduler.Attempt) {
 	}
 }
 
-// Of suspended tasks on a full node the one that was suspended first goes on first, as policies have it; one that is being suspended
-// goes behind all that are, also where it was suspended before.
+// Suspended tasks on a full node resume in the order of suspension, as under the policies. A task
+// being suspended comes after all suspended ones, even if it was suspended before.
 func TestSuspendedTasksResumeInTheOrderOfTheirSuspension(t *testing.T) {
 	for what, again := range map[string]bool{"suspended": false, "suspended, resumed, and being suspended again": true} {
 		w := schedtest.New(t).AddNodes(1, schedtest.R(1, 100, 100)).AddTenants("a")
@@ -460,8 +460,8 @@ func TestSuspendedTasksResumeInTheOrderOfTheirSuspension(t *testing.T) {
 	}
 }
 
-// A task with two attempts, of which one is being killed since the other one succeeded, is done, and one of which both are being
-// killed waits once.
+// A task with two attempts, one of which is being killed because the other succeeded, is done. A
+// task whose attempts are both being killed waits once.
 func TestTasksOfSecondAttempts(t *testing.T) {
 	for what, c := range map[string]struct {
 		set  func(w *schedtest.World, first, second *scheduler.Attempt)
@@ -529,8 +529,8 @@ func TestQuotesAreCalibrated(t *testing.T) {
 	}
 }
 
-// An offered deadline holds when the job has it, and a while later; what was refused was too early to try, or what holds
-// lies far after it.
+// An offered deadline holds when the job has it, and a while later. A refused deadline was too
+// early to try, or the deadlines that hold are far later.
 func TestOfferedDeadlinesHold(t *testing.T) {
 	const margin = offerMargin + time.Second // that of the offer, and its rounding
 	regular := func(w *schedtest.World, run time.Duration) {

@@ -175,9 +175,9 @@ func (f *fifoQueue) losses(mean time.Duration, rho float64, quotes int) map[stri
 	return sum
 }
 
-// What to quote for a job when nothing like it has run yet: the sojourn time of M/M/n, or a
-// simulation of the jobs that are there, in which the job runs for a fixed guess or for the mean
-// of all ended tasks, exponentially distributed, as M/M/n has it.
+// How to quote for a job without history: by the sojourn time of M/M/n, or by a simulation of the
+// present jobs in which the job runs for a fixed guess, or for the mean of all ended tasks,
+// exponentially distributed as in M/M/n.
 func TestQuoteWithoutHistory(t *testing.T) {
 	const mean = 20 * time.Second
 	quotes := 600

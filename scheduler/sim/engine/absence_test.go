@@ -102,8 +102,8 @@ func TestBadAbsencesAreNamed(t *testing.T) {
 	}
 }
 
-// TestJobThatFitsNowhereIsCounted: the others go on, also those of its project and those behind it in
-// the queue.
+// TestJobThatFitsNowhereIsCounted: the other jobs continue, also those of its project and those
+// behind it in the queue.
 func TestJobThatFitsNowhereIsCounted(t *testing.T) {
 	small, large := schedtest.R(1, 1, 0), schedtest.R(3, 1, 0)
 	capped := scheduler.TenantSpec{Name: "capped", Parent: 0, Weight: 1}
@@ -156,8 +156,8 @@ func TestStuckSimulationReturnsWhatRan(t *testing.T) {
 	}
 }
 
-// TestStuckSimulationsEnd: when the last nodes have left for good, no policy waits for ever, also not one that wakes
-// regularly for jobs that wait, and heartbeats are no sign of life. A task of a month is no standstill.
+// TestStuckSimulationsEnd: when the last nodes have left for good, no policy waits for ever, not even one that
+// wakes regularly for waiting jobs, and heartbeats are no sign of life. A task of a month is no standstill.
 func TestStuckSimulationsEnd(t *testing.T) {
 	one := schedtest.R(1, 1, 0)
 	for _, name := range []string{"fifo", "3dsf", "multifactor", "las_mq", "two_tier"} {

@@ -162,7 +162,7 @@ func TestReadTimeDependsOnLocality(t *testing.T) {
 	}
 }
 
-// What the State would refuse in the middle of a simulation is refused before it.
+// Input that the State would refuse during a simulation is refused before it.
 func TestJobsThatTheStateRefusesAreNamed(t *testing.T) {
 	for want, change := range map[string]func(j *engine.Job){
 		"job 2: the name \"\\xff\" is not valid UTF-8":                        func(j *engine.Job) { j.Name = "\xff" },

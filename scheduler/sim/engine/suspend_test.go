@@ -9,8 +9,8 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/engine"
 )
 
-// scriptedPolicy places what fits on the first node and executes two scripted actions on the first
-// attempt.
+// scriptedPolicy places tasks that fit on the first node and executes two scripted actions on the
+// first attempt.
 type scriptedPolicy struct {
 	firstNode
 	at      [2]time.Duration

@@ -7,7 +7,7 @@ import (
 	"github.com/drover-run/drover/scheduler"
 )
 
-// What a decision says holds until the next one, and all of it is waiting time.
+// The reasons of a decision hold until the next one, and all of that is waiting time.
 func TestWaitedTimes(t *testing.T) {
 	var w waitedTimes
 	at := func(s int) scheduler.Time { return scheduler.Time(0).Add(time.Duration(s) * time.Second) }

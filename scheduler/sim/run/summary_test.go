@@ -34,8 +34,8 @@ func TestSummaryHasEveryNumber(t *testing.T) {
 	}
 }
 
-// TestStoppedJobsDoNotCountAsDone: a scheduler whose deadline jobs are stopped early has no better means for it, and no
-// throughput of their work; their number stands beside.
+// TestStoppedJobsDoNotCountAsDone: stopping deadline jobs early gives a scheduler no better means,
+// and no throughput of their work; their number is reported separately.
 func TestStoppedJobsDoNotCountAsDone(t *testing.T) {
 	c := engine.Config{Jobs: []engine.Job{{}, {Submit: 10 * time.Second, Deadline: 20 * time.Second}, {}}, Tenants: []scheduler.TenantSpec{{Name: "a", Weight: 1}}}
 	r := engine.Result{Makespan: 100 * time.Second, Unfinished: 1, Jobs: []engine.JobResult{

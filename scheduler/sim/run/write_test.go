@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestFailedFileLeavesTheFormer: half a file is no result, and what was there is not lost for it.
+// TestFailedFileLeavesTheFormer: half a file is no result, and the former file is not lost for it.
 func TestFailedFileLeavesTheFormer(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "summary.json")
@@ -58,7 +58,7 @@ func TestFailedFileLeavesTheFormer(t *testing.T) {
 	}
 }
 
-// TestPipesAndDevicesStay: what is no regular file is written to, and is there afterwards, also when that failed.
+// TestPipesAndDevicesStay: a path that is no regular file is written to, and still exists afterwards, even after a failure.
 func TestPipesAndDevicesStay(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/drover-run/drover/internal/seed"
 )
 
-// Whatever happens to a coordinator's file, each job that the simulator replays is one
-// that was written, unchanged; a damaged line is an error with its number.
+// However a coordinator's file is damaged, each job that the simulator replays is one that was
+// written, unchanged; a damaged line is an error with its number.
 func TestDamagedHistoryIsNotReplayed(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed.New(t), 0))
 	var file []byte

@@ -6,7 +6,7 @@ import (
 	"github.com/drover-run/drover/internal/fuzztest"
 )
 
-// FuzzResponse reads what a policy that is another process answers.
+// FuzzResponse parses random responses of a policy in another process.
 func FuzzResponse(f *testing.F) {
 	f.Add([]byte(`{"place":[{"job":1,"stage":0,"task":0,"node":1}],"wake_s":1.5}`))
 	f.Add([]byte(`{"place":null,"wake_s":1e400}`))

@@ -178,7 +178,7 @@ func TestBadProcessesEndTheSimulation(t *testing.T) {
 	}
 }
 
-// TestChildrenEndWithTheirProcess: a child that keeps the pipes of a process which is to end keeps nobody waiting.
+// TestChildrenEndWithTheirProcess: a child that keeps the pipes of an ending process open does not block Close.
 func TestChildrenEndWithTheirProcess(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {

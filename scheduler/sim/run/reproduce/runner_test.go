@@ -111,8 +111,8 @@ func TestSamplesOfOtherValuesAreNotReused(t *testing.T) {
 	}
 }
 
-// TestStoredOnlySimulatesNothing: what an interrupted run has stored can be reported; the rest is not
-// run.
+// TestStoredOnlySimulatesNothing: the stored samples of an interrupted run can be reported; the
+// rest is not run.
 func TestStoredOnlySimulatesNothing(t *testing.T) {
 	store, err := OpenStore(t.TempDir(), "one", "v1")
 	if err != nil {
