@@ -147,10 +147,10 @@ func (r *freeCapacity) fitsAfter(n *scheduler.Node, g *scheduler.StageSpec, rese
 	return r.HasRoom(g.Demand, g.Disk+space)
 }
 
-// FindVictims finds the node on which preempting for a task of the stage does the least harm. Sets
-// of victims are compared by: no victim of high priority, the least cost, the last group touched,
-// their number, the newest victim, the lowest node id. So if freezing victims suffices for a task
-// on some node, no memory is moved. ok is false if no set of victims on any node suffices.
+// FindVictims finds the node on which preempting for a task of the stage does the least harm. Sets of
+// victims are compared by: no victim of high priority, the least cost, the last group touched, their
+// number, the newest victim, the lowest node id. So memory of low-priority victims is moved only if
+// freezing such victims suffices on no node. ok is false if no set of victims on any node suffices.
 //
 // To keep the cost independent of the size of the cluster, the search begins at a node that depends on the job, and
 // stops after enoughFirstGroup nodes on which freezing the first groups suffices, or after enoughNodes nodes with any
