@@ -1,8 +1,9 @@
-// Package estimate predicts how long the tasks of a stage will run, from finished tasks, for the coordinator and the
-// simulator: 3DSF section 6.3 as implemented by package predict, with the additional sources of a live cluster.
+// Package estimate predicts how long the tasks of a stage will run, from finished tasks, for the
+// coordinator and the simulator: 3DSF section 6.3 as implemented by package predict, with the
+// additional sources of a live cluster.
 //
-// An Estimator learns from each finished task. The prediction for a stage comes from the best source available, best
-// first:
+// An Estimator learns from each finished task. The prediction for a stage comes from the best
+// source available, best first:
 //
 //	own tasks  the stage's own finished tasks, combined with the next source's
 //	           prediction, which counts as three tasks and one for each running;

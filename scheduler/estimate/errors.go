@@ -14,8 +14,8 @@ const (
 	minErrors      = 16 // fewer errors are not trusted
 )
 
-// errorHistory retains the latest errors of first predictions in two parts. Both are recorded when a stage is complete:
-// while it runs, its finished tasks are the shortest ones.
+// errorHistory retains the latest errors of first predictions in two parts. Both are recorded when
+// a stage is complete: while it runs, its finished tasks are the shortest ones.
 type errorHistory struct {
 	stageErrors [Sources + 1]predict.Ring[completedStage] // by source of the first prediction
 	taskErrors  predict.Ring[float64]                     // log(run time / stage's mean), scaled to the spread of a large stage
@@ -69,7 +69,8 @@ func (e *errorHistory) recordCompleted(o *stageRecord) {
 	o.logs = nil
 }
 
-// meanAndSquares returns the mean of some values, and the sum of the squares of their distances from it.
+// meanAndSquares returns the mean of some values, and the sum of the squares of their distances
+// from it.
 func meanAndSquares(of []float64) (mean, squares float64) {
 	for _, v := range of {
 		mean += v / float64(len(of))
@@ -80,7 +81,8 @@ func meanAndSquares(of []float64) (mean, squares float64) {
 	return mean, squares
 }
 
-// ErrorQuantiles is the error of the predictions of one source, as distributions of log(run time / prediction).
+// ErrorQuantiles is the error of the predictions of one source, as distributions of log(run time /
+// prediction).
 type ErrorQuantiles struct {
 	Assumed bool // assumed, because too few errors are known
 	Stage   Quantiles
@@ -118,7 +120,8 @@ func Normal(mean, sigma float64) Quantiles {
 	return quantilesOf(func(p float64) float64 { return mean + float64(sigma*math.Sqrt2*math.Erfinv(2*p-1)) })
 }
 
-// quantilesOf returns a distribution given its value at each probability, without the last 0.2% on either side.
+// quantilesOf returns a distribution given its value at each probability, without the last 0.2% on
+// either side.
 func quantilesOf(at func(p float64) float64) Quantiles {
 	q := make(Quantiles, 257)
 	for i := range q {

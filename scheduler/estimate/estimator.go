@@ -102,7 +102,8 @@ func New(seed uint64) *Estimator {
 		remoteReads: remoteReadCost{stages: predict.NewBoundedMap[scheduler.StageID, localSiblings](maxReadStages)}}
 }
 
-// Train trains the model with at most budget task visits and reports whether the training round is still unfinished.
+// Train trains the model with at most budget task visits and reports whether the training round is
+// still unfinished.
 func (b *Estimator) Train(budget int) bool { return b.predictor.Train(budget) }
 
 func predictorTask(s *Stage) predict.Task {

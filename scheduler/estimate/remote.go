@@ -28,7 +28,8 @@ const (
 	readFade         = 1.0 / 256 // for each new task
 )
 
-// observe records a finished task. A remote task is compared with the mean of the local tasks of its stage so far.
+// observe records a finished task. A remote task is compared with the mean of the local tasks of
+// its stage so far.
 func (v *remoteReadCost) observe(t *Task, run float64) {
 	if t.Kind != scheduler.KindMap {
 		return
@@ -56,7 +57,8 @@ func (v *remoteReadCost) observe(t *Task, run float64) {
 
 const distances = 4 // the number of possible distances of a map task from its data: 0 to 3 switches
 
-// distanceShares returns the shares of recent map tasks at each distance; without map tasks, all are at their data.
+// distanceShares returns the shares of recent map tasks at each distance; without map tasks, all
+// are at their data.
 func (v *remoteReadCost) distanceShares() (out [distances]float64) {
 	all := 0.0
 	for _, n := range v.byDistance {

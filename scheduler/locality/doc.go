@@ -6,6 +6,6 @@
 // make the most of them node-local. WaitEstimator estimates when a node will have capacity (eq. 8)
 // and compares that with the transfer time of the data (eq. 2 and 3, or a measured bandwidth).
 //
-// The caller places the tasks; nothing here changes the State. All work is bounded, and nothing is allocated once the
-// workspaces have grown. No type is safe for concurrent use.
+// The caller places the tasks; nothing here changes the State. All work is bounded, and nothing is
+// allocated once the workspaces have grown. No type is safe for concurrent use.
 package locality

@@ -53,12 +53,13 @@ type spareCandidate struct {
 	from, to int32 // range in edges
 }
 
-// Match assigns at most count waiting tasks of a stage to nodes that hold their data and have capacity: as many tasks as
-// possible, then with the greatest sum of idle weights.
+// Match assigns at most count waiting tasks of a stage to nodes that hold their data and have
+// capacity: as many tasks as possible, then with the greatest sum of idle weights.
 //
-// The result is optimal over the candidates: all waiting tasks if all may be placed, else the first ones for which the
-// first pass finds a slot, and some spares. It is empty only if no waiting task has capacity at its data. It is valid
-// until the next Match. Cost: O(tasks considered x replicas) plus that of match.Solver.
+// The result is optimal over the candidates: all waiting tasks if all may be placed, else the first
+// ones for which the first pass finds a slot, and some spares. It is empty only if no waiting task
+// has capacity at its data. It is valid until the next Match. Cost: O(tasks considered x replicas)
+// plus that of match.Solver.
 func (m *Matcher) Match(s *scheduler.State, g *scheduler.Stage, count int32) []Assignment {
 	m.reset(s, g)
 	m.collectCandidates(count)
@@ -236,7 +237,8 @@ func (m *Matcher) addToProblem(task int32, near []scheduler.NodeID) {
 	m.candidates = append(m.candidates, task)
 }
 
-// CountSlots returns the number of tasks with a demand and disk space that fit on a node now, at most limit. O(disks).
+// CountSlots returns the number of tasks with a demand and disk space that fit on a node now, at
+// most limit. O(disks).
 func CountSlots(n *scheduler.Node, d scheduler.Resources, space int64, limit int32) int32 {
 	if !n.Schedulable() {
 		return 0

@@ -34,7 +34,8 @@ func (e *WaitEstimator) Reset(s *scheduler.State) {
 	}
 }
 
-// RecordWaiter records that a task of the stage waits for a node: later tasks get capacity there after it.
+// RecordWaiter records that a task of the stage waits for a node: later tasks get capacity there
+// after it.
 func (e *WaitEstimator) RecordWaiter(g *scheduler.Stage, node scheduler.NodeID) {
 	all := &e.waiting[node]
 	if *all == (scheduler.Occupancy{}) {

@@ -1,6 +1,6 @@
-// Package predict estimates how long a task will run, as in 3DSF section 6.3: with a multilayer perceptron with two
-// hidden layers of 32 rectified units (eq. 4), trained by backpropagation on finished tasks, and a fallback while there
-// is too little history.
+// Package predict estimates how long a task will run, as in 3DSF section 6.3: with a multilayer
+// perceptron with two hidden layers of 32 rectified units (eq. 4), trained by backpropagation on
+// finished tasks, and a fallback while there is too little history.
 //
 // # From history to an estimate
 //
@@ -16,9 +16,10 @@
 //
 // # Numbers
 //
-// The network and the ridge regression use the eight Features standardised after log(1+x) for sizes and times, and
-// predict log(seconds). Weights are float32 and products are rounded before they are added, so training is bit-identical
-// on every run with the same seed and on every architecture with the same log and exp. The package reads no clock and no
-// global random source. A Predictor is not safe for concurrent use; a trainedModel is immutable, and concurrent users of
-// one need a workspace each.
+// The network and the ridge regression use the eight Features standardised after log(1+x) for sizes
+// and times, and predict log(seconds). Weights are float32 and products are rounded before they are
+// added, so training is bit-identical on every run with the same seed and on every architecture
+// with the same log and exp. The package reads no clock and no global random source. A Predictor is
+// not safe for concurrent use; a trainedModel is immutable, and concurrent users of one need a
+// workspace each.
 package predict

@@ -28,8 +28,9 @@ const (
 // stageHistory is the number of tasks of a stage beyond which earlier ones fade, so that estimates follow its run times.
 const stageHistory = 1024
 
-// stageStats holds sums of one stage (Welford's algorithm) for the mean and the regression of seconds on input bytes,
-// and the errors of both for each task before it was added. Beyond stageHistory tasks the sums fade.
+// stageStats holds sums of one stage (Welford's algorithm) for the mean and the regression of
+// seconds on input bytes, and the errors of both for each task before it was added. Beyond
+// stageHistory tasks the sums fade.
 type stageStats struct {
 	n             float64 // at most stageHistory
 	meanX, meanY  float64
@@ -109,7 +110,8 @@ func NewBoundedMap[K comparable, V any](size int) BoundedMap[K, V] {
 	return BoundedMap[K, V]{entries: map[K]*list.Element{}, used: list.New(), capacity: size}
 }
 
-// Get returns the entry of a key, or nil. It does not count as use, so that predictions do not change what is learnt.
+// Get returns the entry of a key, or nil. It does not count as use, so that predictions do not
+// change what is learnt.
 func (t *BoundedMap[K, V]) Get(key K) *V {
 	if e := t.entries[key]; e != nil {
 		return &e.Value.(*boundedEntry[K, V]).value

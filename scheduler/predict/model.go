@@ -2,7 +2,8 @@ package predict
 
 import "math"
 
-// trainedModel is a trained network with its ridge baseline and the standardisation of their inputs. It is immutable.
+// trainedModel is a trained network with its ridge baseline and the standardisation of their
+// inputs. It is immutable.
 type trainedModel struct {
 	use Source // MLP, Ridge, or 0 if neither beat the fallback on held-out tasks by two standard errors
 

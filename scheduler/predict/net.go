@@ -56,7 +56,8 @@ func relu(x, slope float32) float32 {
 	return slope * x
 }
 
-// buffers holds the activations of a batch, one row per example: 40 kB, for one user of a model at a time.
+// buffers holds the activations of a batch, one row per example: 40 kB, for one user of a model at
+// a time.
 type buffers struct {
 	activations [4][]float32          // input, after each hidden layer, output
 	gradients   [4][]float32          // of the loss with respect to each
@@ -111,8 +112,9 @@ func (n *network) backward(g *network, b *buffers, rows int) {
 	}
 }
 
-// dot returns the product of two vectors, b being at least as long as a. The conversion, here and in addTimes,
-// prevents compilers from fusing the product into the sum, so results are the same on all architectures.
+// dot returns the product of two vectors, b being at least as long as a. The conversion, here and
+// in addTimes, prevents compilers from fusing the product into the sum, so results are the same on
+// all architectures.
 func dot(a, b []float32) float32 {
 	var s float32
 	b = b[:len(a)]

@@ -85,7 +85,8 @@ func (p *Predictor) Predict(t *Task) (e Estimate) {
 	return e
 }
 
-// Observe learns from a finished task, given its run time in seconds, above 0, without waiting and suspended time. O(1).
+// Observe learns from a finished task, given its run time in seconds, above 0, without waiting and
+// suspended time. O(1).
 func (p *Predictor) Observe(t Task, seconds float64) {
 	seconds = min(seconds, maxSeconds)
 	t.Features[stageSeconds], _ = p.fallbackEstimate(&t)
@@ -95,9 +96,10 @@ func (p *Predictor) Observe(t Task, seconds float64) {
 	p.history.Add(record{t.Features, seconds}, p.config.history)
 }
 
-// Train trains in the background: at most budget task visits (rounded up to a batch of 64) in one call, plus one pass
-// over the history in the call that begins a round and over the held-out tasks in the one that ends it. A round begins
-// when there are minHistory tasks and retrainEvery new ones. It reports whether a round is unfinished.
+// Train trains in the background: at most budget task visits (rounded up to a batch of 64) in one
+// call, plus one pass over the history in the call that begins a round and over the held-out tasks
+// in the one that ends it. A round begins when there are minHistory tasks and retrainEvery new
+// ones. It reports whether a round is unfinished.
 func (p *Predictor) Train(budget int) (unfinished bool) {
 	if p.round == nil {
 		if len(p.history.Values) < p.config.minHistory || p.rounds > 0 && p.newTasks < p.config.retrainEvery {

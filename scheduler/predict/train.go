@@ -24,7 +24,8 @@ type round struct {
 	epochs     int
 }
 
-// newRound splits the history, standardises it and fits the ridge regression. O(history), 1 ms for 10,000 tasks.
+// newRound splits the history, standardises it and fits the ridge regression. O(history), 1 ms for
+// 10,000 tasks.
 func newRound(history []record, c *Config, number uint64) *round {
 	random := rand.New(rand.NewPCG(c.seed, number))
 	perm := random.Perm(len(history))
@@ -60,8 +61,8 @@ func newRound(history []record, c *Config, number uint64) *round {
 	return r
 }
 
-// meanAndDeviation returns the mean and the standard deviation of n values, 1 for a constant, which is then 0 when
-// standardised.
+// meanAndDeviation returns the mean and the standard deviation of n values, 1 for a constant, which
+// is then 0 when standardised.
 func meanAndDeviation(n int, value func(k int) float64) (mean, deviation float64) {
 	square := 0.0
 	for k := range n {
@@ -77,7 +78,8 @@ func meanAndDeviation(n int, value func(k int) float64) (mean, deviation float64
 	return mean, math.Sqrt(square)
 }
 
-// train trains on at most budget tasks, rounded up to a batch, and reports whether all epochs are done.
+// train trains on at most budget tasks, rounded up to a batch, and reports whether all epochs are
+// done.
 func (r *round) train(budget int) (done bool) {
 	for budget > 0 && r.epoch < r.epochs {
 		if r.pos == 0 {
@@ -94,7 +96,8 @@ func (r *round) train(budget int) (done bool) {
 	return r.epoch >= r.epochs
 }
 
-// trainBatch is one step of Adam on the mean squared error of a batch, with a rate that falls linearly to a twentieth.
+// trainBatch is one step of Adam on the mean squared error of a batch, with a rate that falls
+// linearly to a twentieth.
 func (r *round) trainBatch(rows []int32) {
 	n := len(rows)
 	for k, i := range rows {
@@ -109,7 +112,8 @@ func (r *round) trainBatch(rows []int32) {
 	r.adam.step(r.model.net.weights, r.grad.weights, 1-0.95*progress)
 }
 
-// evaluate compares network, ridge regression and fallback on the held-out tasks. Cost: O(held-out tasks).
+// evaluate compares network, ridge regression and fallback on the held-out tasks. Cost: O(held-out
+// tasks).
 func (r *round) evaluate() *trainedModel {
 	m := r.model
 	var network, ridge, fallback []float64 // log errors
@@ -128,7 +132,8 @@ func (r *round) evaluate() *trainedModel {
 	return m
 }
 
-// beats reports whether the squared errors a are below b by two standard errors of their paired difference.
+// beats reports whether the squared errors a are below b by two standard errors of their paired
+// difference.
 func beats(a, b []float64) bool {
 	n := float64(len(a))
 	var mean, square float64

@@ -223,7 +223,8 @@ func (p *Profile) Fits(b int32, disk int16, start, end Time, n *Need) bool {
 	return p.bins[b].free.firstWhere(start, d, false) >= end
 }
 
-// FirstMisfit returns the first time in [start, end) at which the need does not fit, or Never. O(log n).
+// FirstMisfit returns the first time in [start, end) at which the need does not fit, or Never.
+// O(log n).
 func (p *Profile) FirstMisfit(b int32, disk int16, start, end Time, n *Need) Time {
 	d, ok := p.demandVector(b, disk, n, 1)
 	if !ok {

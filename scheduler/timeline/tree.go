@@ -148,7 +148,8 @@ func (t *timeline) splitIfFull(p *page) *page {
 	return q
 }
 
-// insertGap makes a gap at entry i. It makes space for all entries in the first page of a timeline when that has none left.
+// insertGap makes a gap at entry i. It makes space for all entries in the first page of a timeline
+// when that has none left.
 func (t *timeline) insertGap(p *page, i int) {
 	k := t.k
 	if (p.n+1)*k > len(p.lo) {

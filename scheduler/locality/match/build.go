@@ -57,7 +57,8 @@ func (s *Solver) lookup(set []int32, size int) int32 {
 	}
 }
 
-// buildEdges builds the edges of each group, and lists those of each node. Nodes without a slot get no edge.
+// buildEdges builds the edges of each group, and lists those of each node. Nodes without a slot get
+// no edge.
 func (s *Solver) buildEdges(p *Problem) {
 	s.edgeStart = append(s.edgeStart[:0], 0)
 	s.edgeNode, s.edgeGroup = s.edgeNode[:0], s.edgeGroup[:0]
@@ -72,7 +73,8 @@ func (s *Solver) buildEdges(p *Problem) {
 	s.nodeStart, s.nodeEdge = invert(s.nodeStart, s.nodeEdge, s.edgeNode, len(p.Nodes))
 }
 
-// invert returns for each value v below n the indices i with of[i] = v, in order: items[start[v]:start[v+1]].
+// invert returns for each value v below n the indices i with of[i] = v, in order:
+// items[start[v]:start[v+1]].
 func invert(start, items, of []int32, n int) (newStart, newItems []int32) {
 	start, items = sized(start, n+2), sized(items, len(of))
 	for _, v := range of {

@@ -21,8 +21,8 @@ func (s *Solver) prioritise() {
 	}
 }
 
-// exchange places one more unit of group g in exchange for a placed unit of another group that is not committed, along
-// an alternating path. It reports whether there is one.
+// exchange places one more unit of group g in exchange for a placed unit of another group that is
+// not committed, along an alternating path. It reports whether there is one.
 func (s *Solver) exchange(g int32) bool {
 	s.stamp++
 	s.groupSeen[g] = s.stamp

@@ -27,8 +27,8 @@ func (n *Node) weight(j int32) float64 {
 type Problem struct {
 	Nodes []Node
 
-	// Task i, best priority first, has its data on the nodes Replicas[Offsets[i]:Offsets[i+1]], in any order. A task
-	// without a replica stays unplaced.
+	// Task i, best priority first, has its data on the nodes Replicas[Offsets[i]:Offsets[i+1]], in
+	// any order. A task without a replica stays unplaced.
 	Offsets  []int32
 	Replicas []int32
 

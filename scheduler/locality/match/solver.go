@@ -31,7 +31,8 @@ type Solver struct {
 	nodeEdge  []int32 // edges that end at each node
 	load      []int32 // units on each node
 
-	// State of the searches. A node or group is visited if its mark is at least stamp; closed is above every stamp.
+	// State of the searches. A node or group is visited if its mark is at least stamp; closed is
+	// above every stamp.
 	nodeSeen, groupSeen []uint32
 	stamp               uint32
 	nodeVia             []int32 // an edge, or root; see pullUnit and exchange
@@ -55,9 +56,10 @@ const (
 	root   = int32(-1) // in nodeVia and groupVia: where a search began
 )
 
-// Solve returns the node of each task, or None, in the optimal assignment (see the package comment). It belongs to the
-// Solver and is valid until its next Solve. Cost: O(E log n) if the first tasks found are unplaced, as in nearly all
-// pulls; at worst O(E) for each task placed; limited by maxWork. Nothing is allocated once the workspace has grown.
+// Solve returns the node of each task, or None, in the optimal assignment (see the package
+// comment). It belongs to the Solver and is valid until its next Solve. Cost: O(E log n) if the
+// first tasks found are unplaced, as in nearly all pulls; at worst O(E) for each task placed;
+// limited by maxWork. Nothing is allocated once the workspace has grown.
 func (s *Solver) Solve(p *Problem) []int32 {
 	s.prepare(p)
 	s.pullAll()

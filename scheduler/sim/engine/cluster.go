@@ -78,8 +78,8 @@ func slotsOnNode(n *scheduler.NodeSpec, d scheduler.Resources, disk int64) int64
 	return min(least, sum)
 }
 
-// aloneTime returns the job's duration on an empty cluster of nodes of speed 1 with local data (the longest
-// chain of stages, each with its tasks in order on all slots) and its work in task-seconds.
+// aloneTime returns the job's duration on an empty cluster of nodes of speed 1 with local data (the
+// longest chain of stages, each with its tasks in order on all slots) and its work in task-seconds.
 func (c *cluster) aloneTime(w *world, j *Job) (alone time.Duration, work float64) {
 	end, exact := make([]time.Duration, len(j.Stages)), time.Duration(0)
 	for k := range j.Stages {

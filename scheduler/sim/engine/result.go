@@ -89,7 +89,8 @@ type Series struct {
 // maxSteps limits a Series: when it is full, pairs of steps are merged.
 const maxSteps = 512
 
-// usageValues are integrals: of the occupied resources, of the number of jobs, and of the capacity from capacityValue on.
+// usageValues are integrals: of the occupied resources, of the number of jobs, and of the capacity
+// from capacityValue on.
 type usageValues [2*scheduler.NumResources + 1]float64
 
 // The positions in usageValues after the occupied resources.

@@ -135,7 +135,8 @@ func (m *Models) localRate(g *Stage) int64 {
 	return m.LocalRate
 }
 
-// nominalTaskTime returns the mean duration of the tasks of a stage on an idle node of speed 1 with local data.
+// nominalTaskTime returns the mean duration of the tasks of a stage on an idle node of speed 1 with
+// local data.
 func (m *Models) nominalTaskTime(g *Stage) time.Duration {
 	work := g.Work
 	if len(g.WorkPerTask) > 0 {

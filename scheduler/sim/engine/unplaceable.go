@@ -52,8 +52,8 @@ func (a *admission) refuseUnplaceable(w *world) {
 	}
 }
 
-// StuckError is the error of a simulation in which jobs wait and nothing is left that could start or end
-// them. The Result holds everything up to that point.
+// StuckError is the error of a simulation in which jobs wait and nothing is left that could start
+// or end them. The Result holds everything up to that point.
 type StuckError struct {
 	Left int    // jobs that did not end
 	why  string // no event is left, with the policy's reason for the first stage that waits, or nodes fail too often

@@ -12,9 +12,9 @@ import (
 // textColumns are the columns of all tables whose values are texts, even if one looks like a number.
 var textColumns = map[string]bool{"name": true, "tag": true, "tenant": true, "stage": true, "node": true, "outcome": true, "locality": true}
 
-// WriteJSONLines converts a table written by this package from CSV to JSON lines: an object for each row,
-// with the columns as keys in their order. Values are numbers, true or false, texts, or null for an empty
-// field.
+// WriteJSONLines converts a table written by this package from CSV to JSON lines: an object for
+// each row, with the columns as keys in their order. Values are numbers, true or false, texts, or
+// null for an empty field.
 func WriteJSONLines(w io.Writer, table io.Reader) error {
 	in := csv.NewReader(table)
 	in.ReuseRecord = true

@@ -22,7 +22,8 @@ type setting struct {
 	set        func(text string) error
 }
 
-// applySettings applies the user's values in the order of the list. The error names an unknown or malformed setting.
+// applySettings applies the user's values in the order of the list. The error names an unknown or
+// malformed setting.
 func applySettings(what string, list []setting, values map[string]string) error {
 	names := make([]string, len(list))
 	for i := range list {
@@ -167,7 +168,8 @@ func swfSettings(r *trace.SWFRule) []setting {
 	}
 }
 
-// fluidSettings are the settings of a SWIM trace's rule in the fluid model. The size replaces the whole rule, so it comes first.
+// fluidSettings are the settings of a SWIM trace's rule in the fluid model. The size replaces the
+// whole rule, so it comes first.
 func fluidSettings(r *trace.FluidRule) []setting {
 	return []setting{
 		{"size", "schedsim (input + 5 shuffle + output) or las_mq (LAS_MQ 5.4)", func(s string) error {

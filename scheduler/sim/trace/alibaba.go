@@ -27,14 +27,15 @@ type alibabaTask struct {
 	start  time.Duration
 }
 
-// ReadAlibaba reads batch_task.csv of Alibaba's cluster-trace-v2018: lines of task_name, instance_num,
-// job_name, task_type, status, start_time, end_time, plan_cpu and plan_mem, without a header.
+// ReadAlibaba reads batch_task.csv of Alibaba's cluster-trace-v2018: lines of task_name,
+// instance_num, job_name, task_type, status, start_time, end_time, plan_cpu and plan_mem, without a
+// header.
 //
-// A task is a stage of instance_num tasks, each as long as the whole task took. The graph of a job is in
-// the names of its tasks: R4_2 comes after the task with number 2. A job is submitted when its first task
-// starts, because the trace does not state submissions. plan_cpu is in hundredths of a core; plan_mem is
-// in percent of the memory of largest, the largest machine. Tasks without start or end are skipped and
-// counted, and nothing waits for them.
+// A task is a stage of instance_num tasks, each as long as the whole task took. The graph of a job
+// is in the names of its tasks: R4_2 comes after the task with number 2. A job is submitted when
+// its first task starts, because the trace does not state submissions. plan_cpu is in hundredths of
+// a core; plan_mem is in percent of the memory of largest, the largest machine. Tasks without start
+// or end are skipped and counted, and nothing waits for them.
 func ReadAlibaba(r io.Reader, o Options, largest scheduler.Resources) (*History, error) {
 	if largest[scheduler.Memory] <= 0 {
 		return nil, fmt.Errorf("%s: %w", o.Name, errNoMachine)

@@ -95,14 +95,15 @@ type googleRequest struct {
 }
 
 // ReadGoogle reads Google's cluster-usage traces of 2019 (version 3): JSON lines of the table
-// instance_events, and of collection_events, which give jobs their users. Lines may be in any order, as in
-// the parts of the published files.
+// instance_events, and of collection_events, which give jobs their users. Lines may be in any
+// order, as in the parts of the published files.
 //
-// A collection becomes a job of one stage for each resource request among its tasks. A task takes as long
-// as its last attempt that finished, else its last that ended (evicted, failed, killed). Requests are
-// fractions of the largest machine, here largest. The tenant is the user, else the tier of the priority
-// (free, best-effort, mid, production, monitoring); production and monitoring have high priority. Alloc
-// sets, and tasks that did not run within the trace, are skipped and counted.
+// A collection becomes a job of one stage for each resource request among its tasks. A task takes
+// as long as its last attempt that finished, else its last that ended (evicted, failed, killed).
+// Requests are fractions of the largest machine, here largest. The tenant is the user, else the
+// tier of the priority (free, best-effort, mid, production, monitoring); production and monitoring
+// have high priority. Alloc sets, and tasks that did not run within the trace, are skipped and
+// counted.
 func ReadGoogle(r io.Reader, o Options, largest scheduler.Resources) (*History, error) {
 	if largest[scheduler.CPU] <= 0 || largest[scheduler.Memory] <= 0 {
 		return nil, fmt.Errorf("%s: %w", o.Name, errNoMachine)
