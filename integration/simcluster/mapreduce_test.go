@@ -65,6 +65,9 @@ func (p *plan) newWordCount(r *rand.Rand, i, of int) plannedJob {
 		j.stopsAt = "job.committing"
 	}
 	p.addTrouble(r, j, of)
+	if w.full { // a stop would end what waits for each other
+		j.stopAt, j.stopsAt = 0, ""
+	}
 	return j
 }
 
@@ -85,7 +88,7 @@ func (p *plan) addTrouble(r *rand.Rand, j plannedJob, of int) {
 			w.texts = append(w.texts, w.texts[0])
 		}
 		maps.Resources.CPU, reduces.Resources.CPU = nodeCPU, nodeCPU
-		reduces.SlowStart, reduces.Tasks, reduces.PartitionKeys = 0.3, p.machines+1, nil
+		reduces.SlowStart, reduces.Tasks, reduces.PartitionKeys = 0.2, p.machines+1, nil // after one map
 	case 4:
 		w.breaks = true
 	case 5:
