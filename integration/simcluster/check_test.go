@@ -121,6 +121,8 @@ func (c *cluster) check(p *plan) {
 		}
 	}
 	c.checkHistory(byName)
+	c.checkNodes()
+	c.checkFiles(p)
 	for _, s := range list.Jobs {
 		for _, j := range p.jobs {
 			if j.spec.Name == s.Name {
@@ -217,9 +219,7 @@ func (c *cluster) checkJob(j plannedJob, s *droverv1.JobSummary) {
 		c.violated("tasks of %s: %v", s.Name, err)
 		return
 	}
-	if s.State == droverv1.JobState_JOB_STATE_SUCCEEDED {
-		c.checkCounts(s, j)
-	}
+	c.checkCounts(s, j)
 	if n := j.tasks(); len(tasks.Tasks) != n {
 		c.violated("job %s has %d tasks, want %d", s.Name, len(tasks.Tasks), n)
 	}
@@ -241,8 +241,22 @@ func (c *cluster) checkJob(j plannedJob, s *droverv1.JobSummary) {
 	}
 }
 
-// checkCounts checks that all tasks of a job that has succeeded are counted as done, but for those whose output was lost
-// after all had fetched it.
+// checkNodes checks that nothing counts as occupied on any node.
+func (c *cluster) checkNodes() {
+	list, err := call(c.client.ListNodes, &droverv1.ListNodesRequest{})
+	if err != nil {
+		c.violated("nodes: %v", err)
+		return
+	}
+	for _, n := range list.Nodes {
+		if u := n.Used; n.Attempts != 0 || u.GetCpu() != 0 || u.GetMemory() != 0 || u.GetIo() != 0 || len(n.Suspended) > 0 {
+			c.violated("%s has nothing left, and counts as having %d attempts, %d suspended, which use %v", n.Info.GetName(), n.Attempts, len(n.Suspended), u)
+		}
+	}
+}
+
+// checkCounts checks that no task of a job that has ended counts as running or suspended, and that all tasks of one that
+// has succeeded are counted as done, but for those whose output was lost after all had fetched it.
 func (c *cluster) checkCounts(s *droverv1.JobSummary, j plannedJob) {
 	job, err := call(c.client.GetJob, &droverv1.GetJobRequest{Job: fmt.Sprint(s.Job)})
 	if err != nil {
@@ -250,7 +264,10 @@ func (c *cluster) checkCounts(s *droverv1.JobSummary, j plannedJob) {
 		return
 	}
 	for _, g := range job.Stages {
-		mayBeLost := j.wordCount != nil && g.Name == "count"
+		if g.Running != 0 || g.Suspended != 0 {
+			c.violated("job %s has ended, and of %s %d tasks count as running and %d as suspended", s.Name, g.Name, g.Running, g.Suspended)
+		}
+		mayBeLost := s.State != droverv1.JobState_JOB_STATE_SUCCEEDED || j.wordCount != nil && g.Name == "count"
 		if !mayBeLost && (g.Pending != 0 || g.Done != g.Tasks) {
 			c.violated("job %s has succeeded, and of %d tasks of %s %d are pending and %d done", s.Name, g.Tasks, g.Name, g.Pending, g.Done)
 		}

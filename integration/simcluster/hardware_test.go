@@ -178,6 +178,19 @@ func (c *cluster) putFile(p plannedJob) error {
 	return errSend
 }
 
+// checkFiles checks that the coordinators have the files of the jobs that were accepted, which they have not forgotten.
+func (c *cluster) checkFiles(p *plan) {
+	for _, j := range p.jobs {
+		if j.file == "" || c.accepted[j.spec.Name] == 0 {
+			continue
+		}
+		has, err := call(c.client.HasBlobs, &droverv1.HasBlobsRequest{Digests: []string{j.spec.Stages[0].Files[0].Digest}})
+		if err != nil || len(has.Missing) > 0 {
+			c.violated("the file of job %s is missing: %v", j.spec.Name, err)
+		}
+	}
+}
+
 // setFile says which file the tasks of a job have.
 func (w *world) setFile(job, text string) {
 	w.mu.Lock()
