@@ -13,6 +13,9 @@ rm -rf "$out" && mkdir -p "$out"
 without=$(go run ./integration/cmd/sequential) && with=$(go run ./integration/cmd/sequential -others) || exit 1
 mapfile -t pure <<<"$without"
 mapfile -t others <<<"$with"
+# What the scripts of cmd/drover run without it, though their servers have it.
+CGO_ENABLED=0 go build -o "$out/drover" ./cmd/drover || exit 1
+export DROVER_PLAIN=$PWD/$out/drover
 CGO_ENABLED=0 unit pure "" "${pure[@]}" # as in test.sh, which has the same compiled then
 CGO_ENABLED=1 unit race -race "${others[@]}" # the race detector needs cgo
 echo "unit tests: $SECONDS s"

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -38,6 +40,69 @@ const stepLimit = 60 * time.Second
 // command.
 const raceExitOption = "atexit_sleep_ms=0"
 
+// plainVar is the path of a drover without the race detector, or nothing. With it, TestScripts runs the commands that
+// do one thing after another without the detector: it would find nothing in them, and takes most of the time of a
+// command that starts and ends.
+const plainVar = "DROVER_PLAIN"
+
+// concurrentFiles are the files that start goroutines, and the words of command lines that reach them, which TestScripts
+// runs with the race detector. A simulation is a computation; scheduler/sim/run tests its goroutines with the detector.
+var concurrentFiles = map[string][]string{
+	"bench_coordinator.go": {"bench"}, "bench_criu.go": {"bench"}, "bench_day.go": {"bench"}, "bench_floods.go": {"bench"}, "bench_servers.go": {"bench"},
+	"daemon.go": {"coordinator"}, // `drover node` needs containerd, which no script has
+	"dev.go":    {"dev"}, "follow_logs.go": {"-follow", "-f"}, "login.go": {"login"},
+	"job_run.go":        nil, // a timer that prints that a submission is slow
+	"main.go":           nil, // a second signal that ends the process
+	"operator_debug.go": {"debug"}, "task.go": {"exec"}, "ui.go": {"ui"},
+}
+
+// installDrover writes a program that runs drover with or without the race detector, as concurrentFiles says, and
+// returns its folder, or nothing if there is no drover without.
+func installDrover(t *testing.T) string {
+	t.Helper()
+	plain := os.Getenv(plainVar)
+	if plain == "" {
+		return ""
+	}
+	detecting, err := exec.LookPath("drover") // TestMain put it there
+	if err != nil {
+		t.Fatal(err)
+	}
+	var words []string
+	for _, w := range concurrentFiles {
+		words = append(words, w...)
+	}
+	slices.Sort(words)
+	dir := t.TempDir()
+	text := fmt.Sprintf("#!/bin/sh\nfor word; do case $word in %s) exec '%s' \"$@\";; esac; done\nexec '%s' \"$@\"\n", strings.Join(slices.Compact(words), "|"), detecting, plain)
+	if err := os.WriteFile(filepath.Join(dir, "drover"), []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// The scripts run with the race detector what starts goroutines.
+func TestConcurrentFiles(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	starts := regexp.MustCompile(`(?m)^\s*go |\.Go\(|\.AfterFunc\(`)
+	var found []string
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(name, "_test.go") && starts.Match(text) {
+			found = append(found, name)
+		}
+	}
+	if want := slices.Sorted(maps.Keys(concurrentFiles)); !slices.Equal(found, want) {
+		t.Errorf("goroutines start in %q, and concurrentFiles has %q", found, want)
+	}
+}
+
 // TestScripts runs the command line as a user does. Each script has its own folder and
 // socket and, after `dev`, its own coordinator and node.
 //
@@ -55,11 +120,16 @@ func TestScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	installed := installDrover(t)
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(e *testscript.Env) error {
+			path := withoutShims(e.Getenv("PATH"))
+			if installed != "" {
+				path = installed + string(filepath.ListSeparator) + path
+			}
 			e.Vars = append(e.Vars, "ROOT="+root, "DROVER_ADDRESS=unix://"+filepath.Join(e.WorkDir, "s"), "LC_ALL=C",
-				"PATH="+withoutShims(e.Getenv("PATH")), "GORACE="+raceExitOption)
+				"PATH="+path, "GORACE="+raceExitOption, installedVar+"="+installed)
 			return expandWorkDir(e.WorkDir)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -109,9 +179,16 @@ func withoutShims(path string) string {
 	return strings.Join(kept, string(filepath.ListSeparator))
 }
 
+// installedVar has the folder of installDrover, for the script's own commands: exec looks in the PATH of the test.
+const installedVar = "INSTALLED"
+
 // scriptProcess returns a command with the environment and folder of a script.
 func scriptProcess(ts *testscript.TestScript, args []string) *exec.Cmd {
-	cmd := exec.Command(args[0], args[1:]...)
+	program := args[0]
+	if dir := ts.Getenv(installedVar); dir != "" && program == "drover" {
+		program = filepath.Join(dir, program)
+	}
+	cmd := exec.Command(program, args[1:]...)
 	cmd.Dir = ts.MkAbs(".")
 	for _, name := range []string{"PATH", "HOME", "TMPDIR", "WORK", "DROVER_ADDRESS", "LC_ALL", "GORACE"} {
 		cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
