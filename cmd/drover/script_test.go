@@ -196,9 +196,16 @@ func scriptProcess(ts *testscript.TestScript, args []string) *exec.Cmd {
 	return cmd
 }
 
+// lookPause is how long to pause before the next look at a condition that was waited for since a time: what takes long
+// is looked at less often, since a look may be a process that starts, or calls of a server.
+func lookPause(since time.Time) time.Duration {
+	return min(max(10*time.Millisecond, time.Since(since)/8), 250*time.Millisecond)
+}
+
 // pollUntil repeats yes until it returns true.
 func pollUntil(ts *testscript.TestScript, what string, yes func() bool) {
-	for end := time.Now().Add(stepLimit); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	began := time.Now()
+	for end := began.Add(stepLimit); time.Now().Before(end); time.Sleep(lookPause(began)) {
 		if yes() {
 			return
 		}

@@ -70,7 +70,8 @@ func launchTo(t *testing.T, out, said *lockedBuffer, program string, args ...str
 // waitFor polls until yes, at most stepLimit.
 func waitFor(t *testing.T, what string, yes func() bool, more func() string) {
 	t.Helper()
-	for end := time.Now().Add(stepLimit); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	began := time.Now()
+	for end := began.Add(stepLimit); time.Now().Before(end); time.Sleep(lookPause(began)) {
 		if yes() {
 			return
 		}
