@@ -1,6 +1,10 @@
 # Functions of test.sh and unit.sh, which source this file: they run the parts, repeat one that failed
 # once, and print the closing lines. The caller sets out (the folder of the logs), budget and
 # longest.
+
+# Unit tests collect garbage at five times what lives, not at twice: their heaps are small, and they wait for processors.
+unit_gc=${GOGC:-400}
+
 declare -A lanes # what runs beside: the process of each name
 failed=() flaky=() running= flaky_units=out/check/flaky
 

@@ -44,7 +44,7 @@ long=$(go run ./integration/cmd/longtests) || exit 1
 host_parts() {
   part hdfs 8 nice -n 5 bin/testbed hdfs -- go test -vet off -count 1 -timeout 10m -v ./hdfs/...
   # shellcheck disable=SC2086 # several words
-  part long 40 nice -n 5 go test -vet off -p 1 -timeout 15m -v $long
+  part long 40 nice -n 5 env GOGC="$unit_gc" go test -vet off -p 1 -timeout 15m -v $long
 }
 
 # 3. Jobs on a cluster, and failures of its parts.

@@ -5,6 +5,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . integration/parts.sh
+export GOGC=$unit_gc
 out=out/check
 rm -rf "$out" && mkdir -p "$out"
 

@@ -15,8 +15,8 @@ import (
 // processors. Garbage is worth its memory here, some 250 MB of a process: a simulation is short.
 func TestMain(m *testing.M) {
 	runtime.GOMAXPROCS(1)
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(800)
+	if own := debug.SetGCPercent(800); own < 0 || own > 800 { // GOGC asks for more
+		debug.SetGCPercent(own)
 	}
 	code := m.Run()
 	if authority.dir != "" {
