@@ -230,6 +230,13 @@ func (h *chaos) inject(first int, all []injection) {
 			h.Fatal(err)
 		}
 	}
+	for _, v := range h.cluster.Servers() { // one may end a moment after its disk was emptied
+		if ended, err := v.Restart(); err != nil {
+			h.Fatal(err)
+		} else if ended {
+			h.Logf("  %s had ended, and is started again", v.ID)
+		}
+	}
 	for _, f := range all {
 		for _, k := range f.machines {
 			h.awaitMachine(k)

@@ -237,15 +237,21 @@ func (s *Server) FillDisk(ctx context.Context) error {
 	return err
 }
 
-// EmptyDisk ends FillDisk, and starts the server if it has ended.
+// EmptyDisk ends FillDisk, and starts the server if it has ended. One that could not write may end only now: see Restart.
 func (s *Server) EmptyDisk(ctx context.Context) error {
 	if err := runHost(ctx, []string{"mount", "-o", "remount,size=" + diskSize, s.dataDir()}); err != nil {
 		return err
 	}
-	if s.hasEnded() {
-		return s.Start()
+	_, err := s.Restart()
+	return err
+}
+
+// Restart starts the server again if it has ended by itself, as its systemd unit does, and reports whether it had.
+func (s *Server) Restart() (ended bool, err error) {
+	if s.process == nil || !s.hasEnded() {
+		return false, nil
 	}
-	return nil
+	return true, s.Start()
 }
 
 // SlowDisk has each sync of the server take a time and wait for those before it; 0 ends that, also for one that waits.
