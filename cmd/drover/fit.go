@@ -62,7 +62,7 @@ func fitList(width int, header []string, rows [][]string, message bool, optional
 		most := max(columnWidth(header, rows, last)-over, least)
 		rows = slices.Clone(rows)
 		for i, r := range rows {
-			rows[i] = append(slices.Clone(r[:last]), shortened(plain.Line(r[last]), most))
+			rows[i] = append(slices.Clone(r[:last]), shortenedMessage(plain.Line(r[last]), most))
 		}
 	}
 	return header, rows, left

@@ -26,11 +26,11 @@ func TestListsFitTheTerminal(t *testing.T) {
 	}{
 		{0, true, "job name tenant state message", "", rows[0][4]},
 		{200, true, "job name tenant state message", "", rows[0][4]},
-		{80, true, "job name tenant state message", "", "task r/0: 2 of 2 attempts failed; the last: …"},
-		{60, true, "job name tenant state message", "", "task r/0: 2 of 2 attempts …"},
-		{54, true, "job name state message", "tenant", "task r/0: 2 of 2 attempts …"},
-		{40, true, "job state message", "tenant name", "task r/0: 2 of 2 attempts…"},
-		{10, true, "job state message", "tenant name", "task r/0: 2 of 2 attemp…"}, // what is not optional is shown
+		{80, true, "job name tenant state message", "", "task r/0: program sh ended with exit status 3"},
+		{60, true, "job name tenant state message", "", "task r/0: program sh ended…"},
+		{54, true, "job name state message", "tenant", "task r/0: program sh ended with…"},
+		{40, true, "job state message", "tenant name", "task r/0: program sh …"},
+		{10, true, "job state message", "tenant name", "task r/0: program sh …"}, // what is not optional is shown
 		{80, false, "job state message", "tenant name", rows[0][4]},
 	} {
 		h, r, left := fitList(c.width, header, rows, c.message, []string{"tenant", "name"})

@@ -184,7 +184,7 @@ func printHistory(c *cli.Context, jobs []*droverv1.JobSummary) error {
 		if c.Bool("csv") {
 			return j.GetMessage()
 		}
-		return shortened(j.GetMessage(), messageWidth)
+		return shortenedMessage(j.GetMessage(), messageWidth)
 	}
 	rows := make([][]string, 0, len(jobs))
 	for _, j := range jobs {

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"connectrpc.com/connect"
 	"github.com/urfave/cli/v2"
@@ -59,6 +60,17 @@ func shortened(text string, most int) string {
 	return kept + "…"
 }
 
+// shortenedMessage is shortened for the message of a job. Of one that failed it leaves out how many attempts did before why the
+// last one did.
+func shortenedMessage(text string, most int) string {
+	if task, rest, ok := strings.Cut(text, ": "); ok && utf8.RuneCountInString(text) > most {
+		if _, why, ok := strings.Cut(rest, "; the last: "); ok {
+			text = task + ": " + why
+		}
+	}
+	return shortened(text, most)
+}
+
 // moreText says how to see the rest of a list that its limit cut, or how flags narrow it if no
 // limit is that large.
 func moreText(more int, noun string, shown int, narrowing string) string {
@@ -111,7 +123,7 @@ func jobListCommand() *cli.Command {
 			rows := make([][]string, 0, len(res.Msg.Jobs))
 			for _, j := range res.Msg.Jobs {
 				rows = append(rows, []string{fmt.Sprint(j.Job), j.Name, j.Tenant, j.Submitter, apitext.JobState(j.State), j.Priority,
-					fmt.Sprintf("%d/%d", j.TasksDone, j.Tasks), fmt.Sprint(j.TasksRunning), unixMSText(j.SubmittedMs), shortened(j.Message, messageWidth)})
+					fmt.Sprintf("%d/%d", j.TasksDone, j.Tasks), fmt.Sprint(j.TasksRunning), unixMSText(j.SubmittedMs), shortenedMessage(j.Message, messageWidth)})
 			}
 			printList(c.App.Writer, []string{"job", "name", "tenant", "submitter", "state", "priority", "done", "running", "submitted", "message"}, rows, true,
 				"submitter", "priority", "running", "submitted", "tenant")
