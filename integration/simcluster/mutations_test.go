@@ -55,6 +55,8 @@ var mutations = []mutation{
 		"if got < have {", "if got+1000 < have {"},
 	{"a decision of an earlier leader counts", "coordinator/replica/replica.go",
 		"case e.GetTerm() != 0 && e.GetTerm() != l.Term:", "case e.GetTerm() > l.Term+1000:"},
+	{"a new leader decides before it has applied what others decided", "coordinator/replica/replica.go",
+		"if err := awaitFuture(ctx, r.raft.Barrier(barrierTimeout)); err != nil {", "if err := ctx.Err(); err != nil {"},
 	// The check of placement for a task that is not pending is not here: a leader follows its own decisions before the next one,
 	// so its scheduler places none such. TestStaleActionsAreDroppedWithAReason and TestAnOperatorDecidesAboutUnknownRuns have it.
 	{"a task that is placed stays pending", "coordinator/facts/apply_decision.go",
