@@ -19,8 +19,10 @@ import (
 )
 
 // engineBaseline holds the times of runc and of containerd's ctr with the process of
-// `drover bench criu` in a container of its own: what of a suspension's time is theirs.
+// `drover bench criu` in a container of its own: what of a suspension's time is theirs, and what the container's.
 type engineBaseline struct {
+	ContainerDumpUS []int64 `json:"container_dump_us,omitempty"` // by criu, called as runc calls it
+
 	RuncDumpUS    []int64 `json:"runc_dump_us,omitempty"`
 	RuncRestoreUS []int64 `json:"runc_restore_us,omitempty"`
 	CtrDumpUS     []int64 `json:"ctr_dump_us,omitempty"`
@@ -68,7 +70,8 @@ func (r *engineBaseline) measureEngines(ctx context.Context, dir, self string, m
 	return nil
 }
 
-// measureRunc dumps a container of runc's default spec and restores it.
+// measureRunc dumps a container of runc's default spec with criu alone, and another one with runc, which
+// also restores it.
 func (r *engineBaseline) measureRunc(ctx context.Context, bundle, round string, args []string) (err error) {
 	image, work, state := filepath.Join(round, "runc"), filepath.Join(round, "runc-work"), filepath.Join(round, "state")
 	if err := writeRuncBundle(ctx, bundle, args); err != nil {
@@ -77,14 +80,25 @@ func (r *engineBaseline) measureRunc(ctx context.Context, bundle, round string, 
 	log := filepath.Join(round, "runc.log")
 	engine := engineProgram{name: "runc", global: []string{"--root", state, "--log", log}, logs: []string{log, filepath.Join(work, "dump.log"), filepath.Join(work, "restore.log")}}
 	runc := func(args ...string) (time.Duration, error) { return engine.timed(ctx, args...) }
-	if _, err := runc("run", "--detach", "--bundle", bundle, "--pid-file", filepath.Join(bundle, "pid"), engineBenchID); err != nil {
+	start := func() error {
+		if _, err := runc("run", "--detach", "--bundle", bundle, "--pid-file", filepath.Join(bundle, "pid"), engineBenchID); err != nil {
+			return err
+		}
+		return awaitHolder(ctx, filepath.Join(bundle, "pid"))
+	}
+	remove := func() error {
+		_, err := runc("delete", "--force", engineBenchID)
 		return err
 	}
-	defer func() {
-		_, derr := runc("delete", "--force", engineBenchID)
-		err = errors.Join(err, derr)
-	}()
-	if err := awaitHolder(ctx, filepath.Join(bundle, "pid")); err != nil {
+	defer func() { err = errors.Join(err, remove()) }()
+	if err := start(); err != nil {
+		return err
+	}
+	alone, err := dumpContainer(ctx, bundle, filepath.Join(round, "container"))
+	if err = errors.Join(err, remove()); err != nil {
+		return err
+	}
+	if err := start(); err != nil {
 		return err
 	}
 	dump, err := runc("checkpoint", "--image-path", image, "--work-path", work, engineBenchID)
@@ -95,8 +109,42 @@ func (r *engineBaseline) measureRunc(ctx context.Context, bundle, round string, 
 	if err != nil {
 		return err
 	}
+	r.ContainerDumpUS = append(r.ContainerDumpUS, alone.Microseconds())
 	r.RuncDumpUS, r.RuncRestoreUS = append(r.RuncDumpUS, dump.Microseconds()), append(r.RuncRestoreUS, restore.Microseconds())
 	return nil
+}
+
+// dumpContainer dumps runc's container without runc, with the options that runc passes to criu, but locks no
+// network: what criu itself takes for a process because it is in a container.
+func dumpContainer(ctx context.Context, bundle, image string) (time.Duration, error) {
+	pid, err := os.ReadFile(filepath.Join(bundle, "pid"))
+	if err != nil {
+		return 0, err
+	}
+	text, err := os.ReadFile(filepath.Join(bundle, "config.json"))
+	if err != nil {
+		return 0, err
+	}
+	var spec struct {
+		Linux struct{ MaskedPaths []string }
+	}
+	if err := json.Unmarshal(text, &spec); err != nil {
+		return 0, err
+	}
+	if err := os.MkdirAll(image, 0o700); err != nil {
+		return 0, err
+	}
+	process := strings.TrimSpace(string(pid))
+	args := []string{
+		"-t", process, "--root", filepath.Join(bundle, "rootfs"), "--freeze-cgroup", filepath.Join("/sys/fs/cgroup", engineBenchID),
+		"--manage-cgroups=soft", "--empty-ns", "net", "--network-lock", "skip",
+	}
+	for _, masked := range spec.Linux.MaskedPaths {
+		if st, err := os.Stat(filepath.Join("/proc", process, "root", masked)); err == nil && !st.IsDir() {
+			args = append(args, "--external", "mnt["+masked+"]:/dev/null")
+		}
+	}
+	return runCriu(ctx, image, "dump", args...)
 }
 
 // writeRuncBundle writes runc's default spec with a command.
@@ -240,6 +288,10 @@ func (r *engineBaseline) text(criu *criuBaseline) string {
 	times := func(us, base []int64) string {
 		return fmt.Sprintf("%s, %.2f times", medianText(us), float64(medianOf(us))/float64(medianOf(base)))
 	}
-	return fmt.Sprintf("the same process in a container, and how many times as long as criu alone: runc checkpoint %s; ctr task checkpoint %s; runc restore %s",
-		times(r.RuncDumpUS, criu.DumpUS), times(r.CtrDumpUS, criu.DumpUS), times(r.RuncRestoreUS, criu.RestoreUS))
+	alone := ""
+	if len(r.ContainerDumpUS) > 0 { // not in the output of an earlier version
+		alone = "criu dump " + times(r.ContainerDumpUS, criu.DumpUS) + "; "
+	}
+	return fmt.Sprintf("the same process in a container, and how many times as long as criu alone: %srunc checkpoint %s; ctr task checkpoint %s; runc restore %s",
+		alone, times(r.RuncDumpUS, criu.DumpUS), times(r.CtrDumpUS, criu.DumpUS), times(r.RuncRestoreUS, criu.RestoreUS))
 }

@@ -52,8 +52,9 @@ func (c criuFiles) write(id, further string) error {
 // Debug lines are switched off, since criu writes several for every few pages;
 // errors and the proof of a complete dump have lower levels. "network-lock skip"
 // is not set, although a task has no network to lock and criu starts iptables
-// twice for it: criu 4.1.1 crashes if a file named by runc contains it. The restore
-// is spared it by skipNetworkUnlock.
+// twice for it: criu 4.1.1 crashes if a file named by runc contains it, since it looks
+// for the value in a command line that it does not have then. The restore is spared it
+// by skipNetworkUnlock.
 func criuOptions(operator, further string) string {
 	var b strings.Builder
 	b.WriteString(ownCriuOptions)
