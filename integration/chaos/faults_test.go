@@ -97,7 +97,7 @@ var kinds = []struct {
 	weight int
 	make   func(*chaos, plan) injection
 }{
-	{3, (*chaos).coordinatorKilled}, {2, (*chaos).coordinatorStill}, {1, (*chaos).coordinatorMute}, {1, (*chaos).coordinatorDeaf},
+	{3, (*chaos).coordinatorKilled}, {2, (*chaos).coordinatorLosesPower}, {2, (*chaos).coordinatorStill}, {1, (*chaos).coordinatorMute}, {1, (*chaos).coordinatorDeaf},
 	{2, (*chaos).coordinatorCut}, {1, (*chaos).coordinatorLoses}, {2, (*chaos).coordinatorDiskFull},
 	{2, (*chaos).coordinatorDiskSlow},
 	{3, (*chaos).daemonKilled}, {2, (*chaos).engineKilled}, {2, (*chaos).shimKilled}, {2, (*chaos).runcKilled}, {2, (*chaos).helperKilled}, {1, (*chaos).watchdogKilled},
@@ -133,6 +133,10 @@ func (h *chaos) coordinatorKilled(p plan) injection {
 	return h.ofServer(p, "killed", (*cluster.Server).Kill, (*cluster.Server).Start)
 }
 
+func (h *chaos) coordinatorLosesPower(p plan) injection {
+	return h.ofServer(p, "power lost", func(v *cluster.Server) error { return v.LosePower(h.ctx) }, (*cluster.Server).Start)
+}
+
 func (h *chaos) coordinatorStill(p plan) injection {
 	return h.ofServer(p, "stands still", func(v *cluster.Server) error { return v.Signal(syscall.SIGSTOP) }, func(v *cluster.Server) error { return v.Signal(syscall.SIGCONT) })
 }
@@ -154,7 +158,7 @@ func (h *chaos) coordinatorLoses(p plan) injection {
 }
 
 func (h *chaos) coordinatorDiskFull(p plan) injection {
-	return h.ofServer(p, "disk full", func(v *cluster.Server) error { return v.FillDisk(h.ctx) }, func(v *cluster.Server) error { return v.EmptyDisk(h.ctx) })
+	return h.ofServer(p, "disk full", (*cluster.Server).FillDisk, (*cluster.Server).EmptyDisk)
 }
 
 func (h *chaos) coordinatorDiskSlow(p plan) injection {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -12,6 +13,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/drover-run/drover/integration/testbed"
 )
@@ -24,14 +27,14 @@ const (
 
 // Server is one of several coordinators. It is a process of the host side with a network
 // namespace, an address and a cable of its own, so that it can be cut off in one direction
-// or both, and a disk in memory, which can be full or slow. Its clock is the host's.
+// or both, and a disk in memory, which can be full or slow, or lose its power. Its clock is the host's.
 type Server struct {
 	c         *Cluster
 	ID        string
 	IP        string
 	network   *exec.Cmd    // holds the network namespace
 	process   *exec.Cmd    // nil while it does not run
-	disk      bool         // whether its folder is a disk of its own
+	mounted   []string     // what unmount takes off, the last first
 	syncTakes atomic.Int64 // nanoseconds
 	ended     chan struct{}
 }
@@ -92,7 +95,7 @@ func (c *Cluster) startServers(ctx context.Context) error {
 		if err := s.connect(ctx, bridge); err != nil {
 			return err
 		}
-		if err := s.mountDisk(ctx); err != nil {
+		if err := s.makeDisk(ctx); err != nil {
 			return err
 		}
 		if err := s.Start(); err != nil {
@@ -206,40 +209,123 @@ func (s *Server) Start() error {
 	return nil
 }
 
-func (s *Server) dataDir() string { return filepath.Join(s.c.cfg.Dir, s.ID) }
+// diskDir is where the server's disk is mounted, imageDir the memory that holds its image.
+func (s *Server) diskDir() string  { return filepath.Join(s.c.cfg.Dir, s.ID) }
+func (s *Server) imageDir() string { return s.diskDir() + ".memory" }
+func (s *Server) dataDir() string  { return filepath.Join(s.diskDir(), "data") }
+func (s *Server) filler() string   { return filepath.Join(s.diskDir(), "filler") }
 
 // diskSize is that of a server's disk. It is not taken before it is used.
 const diskSize = "4g"
 
-// mountDisk gives the server's folder a disk of its own.
-func (s *Server) mountDisk(ctx context.Context) error {
-	if err := os.MkdirAll(s.dataDir(), 0o700); err != nil {
+// makeDisk gives the server's folder a disk of its own: an ext4 in a file in memory. What the server has written and not synced is in
+// the kernel's cache alone, as with any disk.
+func (s *Server) makeDisk(ctx context.Context) error {
+	if err := os.MkdirAll(s.imageDir(), 0o700); err != nil {
 		return err
 	}
-	err := runHost(ctx, []string{"mount", "-t", "tmpfs", "-o", "mode=700,size=" + diskSize, "drover-" + s.ID, s.dataDir()})
-	s.disk = err == nil
-	return err
-}
-
-// FillDisk has the server's disk be as large as what is on it. A server that cannot write ends.
-func (s *Server) FillDisk(ctx context.Context) error {
-	var fs syscall.Statfs_t
-	if err := syscall.Statfs(s.dataDir(), &fs); err != nil {
+	if err := runHost(ctx, []string{"mount", "-t", "tmpfs", "-o", "mode=700,size=" + diskSize, "drover-" + s.ID, s.imageDir()}); err != nil {
 		return err
 	}
-	var err error
-	for spare := range uint64(64) { // the server may write meanwhile, and then the disk cannot be as small
-		size := (fs.Blocks - fs.Bfree + spare*spare) * uint64(fs.Bsize)
-		if err = runHost(ctx, []string{"mount", "-o", fmt.Sprint("remount,size=", size), s.dataDir()}); err == nil {
-			return nil
+	s.mounted = append(s.mounted, s.imageDir())
+	image := filepath.Join(s.imageDir(), "image")
+	for _, argv := range [][]string{{"truncate", "-s", diskSize, image}, {"mkfs.ext4", "-q", "-m", "0", "-J", "size=16", image}} {
+		if err := runHost(ctx, argv); err != nil {
+			return err
 		}
 	}
-	return err
+	if err := s.mountDisk(ctx); err != nil {
+		return err
+	}
+	return os.MkdirAll(s.dataDir(), 0o700)
+}
+
+func (s *Server) mountDisk(ctx context.Context) error {
+	if err := os.MkdirAll(s.diskDir(), 0o700); err != nil {
+		return err
+	}
+	if err := runHost(ctx, []string{"mount", "-o", "loop,discard", filepath.Join(s.imageDir(), "image"), s.diskDir()}); err != nil {
+		return err
+	}
+	s.mounted = append(s.mounted, s.diskDir())
+	return nil
+}
+
+// unmount takes off what is mounted, down to n of it. The kernel may still close files of a server that has ended.
+func (s *Server) unmount(n int) error {
+	for len(s.mounted) > n {
+		last := len(s.mounted) - 1
+		unmounted := func(context.Context) error { return syscall.Unmount(s.mounted[last], 0) }
+		if err := testbed.WaitFor(context.Background(), 20*time.Second, "unmount of "+s.mounted[last], unmounted); err != nil {
+			return err
+		}
+		s.mounted = s.mounted[:last]
+	}
+	return nil
+}
+
+// ext4Shutdown is ext4's request to stop at once; with noLogFlush it writes nothing more, its journal neither.
+const (
+	ext4Shutdown = 0x8004587d
+	noLogFlush   = 2
+)
+
+// LosePower kills the server, and takes from its disk what was not synced. Start starts it again.
+func (s *Server) LosePower(ctx context.Context) error {
+	if err := s.Kill(); err != nil {
+		return err
+	}
+	return s.loseUnsynced(ctx)
+}
+
+// loseUnsynced takes from the disk what was not synced, and mounts it again.
+func (s *Server) loseUnsynced(ctx context.Context) error {
+	dir, err := os.Open(s.diskDir())
+	if err != nil {
+		return err
+	}
+	err = unix.IoctlSetPointerInt(int(dir.Fd()), ext4Shutdown, noLogFlush)
+	if err = errors.Join(err, dir.Close()); err != nil {
+		return fmt.Errorf("cluster: cut the power of %s: %w", s.diskDir(), err)
+	}
+	if err := s.unmount(1); err != nil {
+		return err
+	}
+	return s.mountDisk(ctx)
+}
+
+// FillDisk leaves no block of the server's disk free. A server that cannot write ends.
+func (s *Server) FillDisk() error {
+	f, err := os.OpenFile(s.filler(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var fs syscall.Statfs_t
+	if err := syscall.Fstatfs(int(f.Fd()), &fs); err != nil {
+		return err
+	}
+	const spare = 64 // blocks that the file system needs for its own lists, and the server takes meanwhile
+	if free := int64(fs.Bavail) - spare; free > 0 {
+		if err := syscall.Fallocate(int(f.Fd()), 0, 0, free*fs.Bsize); err != nil {
+			return err
+		}
+		if _, err := f.Seek(0, io.SeekEnd); err != nil {
+			return err
+		}
+	}
+	for block := make([]byte, fs.Bsize); err == nil; {
+		_, err = f.Write(block)
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		return err
+	}
+	return nil
 }
 
 // EmptyDisk ends FillDisk, and starts the server if it has ended. One that could not write may end only now: see Restart.
-func (s *Server) EmptyDisk(ctx context.Context) error {
-	if err := runHost(ctx, []string{"mount", "-o", "remount,size=" + diskSize, s.dataDir()}); err != nil {
+func (s *Server) EmptyDisk() error {
+	if err := os.Remove(s.filler()); err != nil {
 		return err
 	}
 	_, err := s.Restart()
@@ -325,9 +411,7 @@ func (s *Server) stop() (err error) {
 		}
 		s.process = nil
 	}
-	if s.disk {
-		err = errors.Join(err, syscall.Unmount(s.dataDir(), 0))
-	}
+	err = errors.Join(err, s.unmount(0))
 	if s.network != nil && s.network.Process != nil {
 		_ = s.network.Process.Kill() // with it the namespace and the cable end
 		_ = s.network.Wait()
