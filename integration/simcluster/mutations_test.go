@@ -83,7 +83,7 @@ var mutations = []mutation{
 	// Suspension.
 	{"a task that resumes is charged twice", "coordinator/facts/apply_levels.go",
 		"nodesOf(en.f).charge(a.Node, a.Occupied, -1)\n\t\tc.Occupied = j.Demand", "c.Occupied = j.Demand"},
-	{"a task that moves stays charged to its node", "coordinator/facts/apply_levels.go",
+	{"a task that moves stays charged to its node", "coordinator/facts/apply_migrate.go",
 		"nodesOf(en.f).charge(a.Node, a.Occupied, -1)\n\tdelete(en.f.onNode[a.Node], k)", "delete(en.f.onNode[a.Node], k)"},
 	{"a task that ends suspended stays counted as that", "coordinator/facts/apply_attempts.go",
 		"\tif a.Level != droverv1.Level_LEVEL_RUNNING {\n\t\ts.Suspended--", "\tif false {\n\t\ts.Suspended--"},
@@ -109,7 +109,7 @@ var mutations = []mutation{
 		"l.Sealed = &sealedLine{ch.sealed.heads, ch.sealed.reports}", "l.Sealed = nil"},
 	{"a snapshot has no files", "coordinator/facts/snapshot.go",
 		"range slices.Sorted(maps.Keys(f.blobs)) {", "range slices.Sorted(maps.Keys(f.blobs))[:0] {"},
-	{"a new leader does not go on with what the one before it began", "coordinator/loop.go",
+	{"a new leader does not go on with what the one before it began", "coordinator/follow.go",
 		"\t\tl.followJob(ctx, f, j)\n\t\tl.deadlines.track(j)\n\t\tif j.Live > 0", "\t\tl.deadlines.track(j)\n\t\tif j.Live > 0"},
 	{"a server forgets its vote and its term", "coordinator/raftstore/store.go",
 		"return s.Set(key, binary.BigEndian.AppendUint64(nil, val))", "_ = binary.BigEndian.AppendUint64(nil, val)\n\treturn nil"},
