@@ -20,7 +20,7 @@ var (
 	ErrQuota        = errors.New("quota exceeded")
 	ErrUnsupported  = errors.New("not supported")
 	ErrChanged      = errors.New("file changed while in use")
-	ErrRefused      = errors.New("refused") // for another reason, which the text names
+	ErrRefused      = errors.New("refused") // for a reason that the text names and no other class covers
 
 	// ErrUnavailable: the file system cannot answer now; the same request may
 	// succeed later. ErrSafeMode and ErrStandby match it.

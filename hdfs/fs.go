@@ -56,19 +56,20 @@ type Sink interface {
 	Delete(ctx context.Context, path string) error
 }
 
-// Linker is a Sink that can give a file of this machine a name of its own, so that its bytes need
-// not be copied.
+// Linker is a Sink that can give a file of this machine a second name, so that its bytes need not
+// be copied.
 type Linker interface {
 	// Link creates a file whose content is that of an open regular file, as Create, Write and
-	// Commit would. From then on the two are one file: the caller must not change it. It may get
-	// other permissions. ErrUnsupported if the caller must copy; nothing is left behind then, as
-	// after any error.
+	// Commit would. Afterwards both names denote one file: the caller must not change it, and its
+	// permissions may differ from before. ErrUnsupported if the caller must copy. After any error,
+	// no new file remains.
 	Link(ctx context.Context, file *os.File, path string, options CreateOptions) error
 }
 
-// Forgetter is a Source that keeps block locations for a while.
+// Forgetter is a Source that caches block locations.
 type Forgetter interface {
-	// Forget drops what is kept of a file, so that the next request sees what is new. No I/O, O(1).
+	// Forget drops the cached locations of a file, so that the next request reads new ones. No I/O,
+	// O(1).
 	Forget(path string)
 }
 
@@ -118,7 +119,7 @@ type Info struct {
 	Perm           fs.FileMode // permission bits only
 	Replication    int         // 0 for directories
 	BlockSizeBytes int64       // for new blocks; 0 for directories
-	Unreadable     string      // why this is nothing that can be read as a file or a directory; "" if it can
+	Unreadable     string      // why the entry can be read neither as a file nor as a directory; "" if it can
 }
 
 // SameVersion reports whether i and j describe the same unchanged file: same

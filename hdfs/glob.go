@@ -87,7 +87,7 @@ func expandComponent(ctx context.Context, source Source, dirs []Info, part strin
 			return nil, err
 		}
 		for _, entry := range entries {
-			if ctx.Err() != nil { // long patterns take long, of many names
+			if ctx.Err() != nil { // matching many names with long patterns takes long
 				return nil, context.Cause(ctx)
 			}
 			if !matchAny(patterns, path.Base(entry.Path)) {
@@ -110,7 +110,7 @@ func matchAny(patterns []string, name string) bool {
 	return false
 }
 
-// Bounds of the expansion of the braces of one path component. What a name costs to match grows
+// Bounds on the expansion of the braces of one path component. The cost of matching a name grows
 // with the bytes.
 const (
 	maxAlternatives     = 1024

@@ -23,8 +23,9 @@ func (s cancelledSource) List(context.Context, string) ([]Info, error) {
 	return out, nil
 }
 
-// A pattern of a tenant can take half a second for each name. Nobody waited for it any more, and it went on, in
-// one of the few places that a node has for everybody's requests.
+// A pattern of a tenant can take half a second for each name. Glob must end with its context: it
+// used to go on when nobody waited for it any more, in one of the few slots that a node has for all
+// requests.
 func TestGlobEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

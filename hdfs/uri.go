@@ -10,7 +10,7 @@ import (
 // Scheme is the scheme of a URI.
 type Scheme int
 
-// The schemes.
+// The schemes of URIs.
 const (
 	SchemeHDFS  Scheme = 1 // hdfs://host:port/path, hdfs:///path
 	SchemeLocal Scheme = 2 // file:///path

@@ -27,7 +27,8 @@ type simpleAuth = rpc.SimpleAuth
 // Options configures a Client. NameNodes and User (or Auth) are required; zero
 // values of the other fields are usable.
 type Options struct {
-	// NameNodes are those of one name service, host:port; any may be active.
+	// NameNodes are the addresses (host:port) of the NameNodes of one name service; any may be
+	// active.
 	NameNodes []string
 	// User is the HDFS user of all requests.
 	User string
@@ -238,7 +239,7 @@ func (c *Client) List(ctx context.Context, name string) ([]hdfs.Info, error) {
 			return nil, pathError("list", name, fmt.Errorf("%w: more than %d entries", hdfs.ErrInvalid, maxListEntries))
 		}
 		next := entries[len(entries)-1].Name
-		if next == after { // the order is the NameNode's own, so it shows nothing more
+		if next == after { // the order of names is the NameNode's own, so only equality shows that the listing does not advance
 			return nil, pathError("list", name, fmt.Errorf("%w: listing does not advance past %q", hdfs.ErrProtocol, after))
 		}
 		after = next
@@ -326,8 +327,9 @@ func (c *Client) serverDefaults(ctx context.Context) (namenode.ServerDefaults, e
 	return defaults, nil
 }
 
-// plainDefaults returns the NameNode's defaults, unless this client cannot exchange data with its
-// DataNodes: they would end each connection without a reason.
+// plainDefaults returns the NameNode's defaults. It returns an error if the DataNodes demand
+// encrypted transfer, which this client cannot do: they would close each connection without a
+// reason.
 func (c *Client) plainDefaults(ctx context.Context) (namenode.ServerDefaults, error) {
 	defaults, err := c.serverDefaults(ctx)
 	if err == nil && defaults.Encrypted {

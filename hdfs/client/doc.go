@@ -33,10 +33,10 @@
 //
 // A DataNode that is dead when the pipeline of a block is set up is excluded, and
 // another block is requested. If one dies in the middle of a block, the write fails
-// with ErrUnavailable; hdfs.Upload then writes the whole file again, without that
-// DataNode, because its callers have the content in a local file. The DataNode in
-// front of one that hangs reports it after 60 s and 5 s for each further one, so a
-// writer waits longer than that. Leases are renewed while a writer is open.
+// with ErrUnavailable; hdfs.Upload then writes the whole file again, without that DataNode, because
+// its callers have the content in a local file. If a DataNode hangs, the DataNode in front of it
+// reports that after 60 s, plus 5 s for each DataNode behind it, so a writer waits longer than
+// that. Leases are renewed while a writer is open.
 //
 // # Kerberos
 //

@@ -226,7 +226,7 @@ func TestMissingBlockIsNamed(t *testing.T) {
 	}
 	_, err = hdfs.ReadFile(t.Context(), c, name, 1<<30)
 	check("when the NameNode knows", err)
-	// A reader that waits continues once the DataNode is back, with what it had on its disk.
+	// A waiting reader continues once the DataNode is back with the content of its disk.
 	patient, err := client.New(client.Options{NameNodes: []string{h.NameNode}, User: "root", MissingWait: time.Minute})
 	must(t, err)
 	defer patient.Close()
@@ -287,8 +287,8 @@ func TestCallsSurviveNameNodeRestart(t *testing.T) {
 	wantFile(t, c, path.Join(dir, "new"), want)
 }
 
-// What a NameNode has acknowledged is there, once, after it was killed during a commit, which goes on as it is back; and so
-// does the writer of a file.
+// Changes that a NameNode acknowledged exist exactly once after it was killed during a commit. The
+// commit continues when the NameNode is back, and so does the writer of a file.
 func TestChangesSurviveKilledNameNode(t *testing.T) {
 	h := cluster(t)
 	c, dir := newClient(t, client.Options{WaitLimit: 2 * time.Minute})

@@ -10,7 +10,7 @@ import (
 	"github.com/drover-run/drover/hdfs/internal/wire"
 )
 
-// batches is a NameNode with one folder, which it lists in batches of two names in its own order.
+// batches is a NameNode with one folder, whose names it lists in its own order, two at a time.
 type batches []string
 
 func (o batches) Call(_ context.Context, _ string, request []byte) ([]byte, error) {
@@ -30,7 +30,8 @@ func (o batches) Call(_ context.Context, _ string, request []byte) ([]byte, erro
 	return wire.Message(nil).Bytes(1, listing.Uint(2, uint64(len(rest)-len(batch)))), err
 }
 
-// HDFS orders names by signed bytes, so that those outside of ASCII come first; List orders them by their bytes.
+// HDFS orders names by signed bytes, so that non-ASCII names come first; List orders names by their
+// bytes.
 func TestListOfNamesOutsideOfASCII(t *testing.T) {
 	c := newCallerClient(t, batches{"\u00e9t\u00e9", "\u65e5\u672c", "a", "b", "c"}, Options{})
 	infos, err := c.List(t.Context(), "/in")

@@ -190,8 +190,8 @@ func (l *locationCache) removeLocked(element *list.Element) {
 	l.lru.Remove(element)
 }
 
-// freshBlocks returns the unexpired blocks from offset at, without a gap, up to to.
-// If there is none at that offset, next is where the next one begins, or to.
+// freshBlocks returns the unexpired blocks from offset at, without a gap, up to to. If there is no
+// unexpired block at that offset, next is the offset at which the next one begins, or to.
 func (l *locationCache) freshBlocks(info hdfs.Info, at, to int64) (known []namenode.LocatedBlock, next int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -222,8 +222,8 @@ func (l *locationCache) freshBlocks(info hdfs.Info, at, to int64) (known []namen
 	return known, to
 }
 
-// put caches blocks that can be read. Blocks without a replica are not cached. The
-// files that nobody used for maxAge go, since all their blocks have expired.
+// put caches the blocks that can be read, that is, have a replica and are not corrupt. It also drops
+// the files that nobody used for maxAge, because all their blocks have expired.
 func (l *locationCache) put(info hdfs.Info, fresh []namenode.LocatedBlock) {
 	if l.maxBlocks < len(fresh) {
 		return

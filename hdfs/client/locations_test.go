@@ -153,7 +153,8 @@ func TestFileChangedBetweenRequests(t *testing.T) {
 	wantRequests(t, o, "0+300", "0+300") // retried once
 }
 
-// DataNodes that demand encryption end each connection, so a reader would only find blocks missing.
+// DataNodes that demand encryption close each connection, so a reader would only find missing
+// blocks.
 func TestEncryptedTransferIsRefused(t *testing.T) {
 	c := newCallerClient(t, &fakeNameNode{length: 300, id: 1, encrypted: true}, Options{})
 	_, located := c.Locations(t.Context(), "/file", 0, -1)
@@ -180,7 +181,7 @@ func TestCachedLocationsExpire(t *testing.T) {
 	})
 }
 
-// Of files that nobody asks for any more nothing is kept, once another one is.
+// The locations of files that nobody requests any more are dropped when another file is cached.
 func TestExpiredLocationsAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLocationCache(1000, time.Minute)
@@ -306,7 +307,7 @@ func TestFailedNodesExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFailedNodes()
 		f.add("a:1", []byte("info"))
-		f.add("a:1", nil) // of a read, which is no reason to write there
+		f.add("a:1", nil) // a failed read, which is no reason to write to that node again
 		f.add("c:1", nil)
 		if !f.failedRecently("a:1") || f.failedRecently("b:1") || !f.failedRecently("c:1") {
 			t.Error("wrong memory")

@@ -57,7 +57,7 @@ type reader struct {
 	streamBytes  int64        // bytes read from stream
 	tried        map[string]bool
 	causes       []error
-	failingSince time.Time // when all its replicas had failed for the first time since the last byte of it
+	failingSince time.Time // when all replicas of the block had failed for the first time since its last byte was read
 	retryPause   time.Duration
 }
 
@@ -148,7 +148,7 @@ func (r *reader) fillWindow() error {
 	case len(r.blocks) > 0 || r.pos >= r.end:
 	case found.underConstruction:
 		r.end = r.pos // all finished bytes have been read
-	default: // Read would ask for them again without an end
+	default: // an error, because Read would otherwise request them for ever
 		return fmt.Errorf("%w: no block at byte %d", hdfs.ErrProtocol, r.pos)
 	}
 	return nil
@@ -306,7 +306,8 @@ func (f *failedNodes) failedRecently(address string) bool {
 	return time.Now().Before(f.nodes[address].expires)
 }
 
-// ofPipelines returns the DatanodeInfoProto by address of the nodes that failed in pipelines recently.
+// ofPipelines returns the DatanodeInfoProto by address of the nodes that failed in pipelines
+// recently.
 func (f *failedNodes) ofPipelines() map[string][]byte {
 	now, infos := time.Now(), map[string][]byte{}
 	f.mu.Lock()

@@ -48,8 +48,9 @@ func serveTenBytes(conn net.Conn) {
 	_, _ = conn.Write(out)
 }
 
-// TestReaderWaitsAgainAfterProgress reads a block whose only DataNode fails again and again: MissingWait
-// is the time without a byte, not that since the first failure within the block.
+// TestReaderWaitsAgainAfterProgress reads a block whose only DataNode fails again and again.
+// MissingWait bounds the time without a byte, not the time since the first failure within the
+// block.
 func TestReaderWaitsAgainAfterProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCallerClient(t, &fakeNameNode{length: blockBytes, id: 1}, Options{MissingWait: time.Second,
@@ -69,7 +70,7 @@ func TestReaderWaitsAgainAfterProgress(t *testing.T) {
 	})
 }
 
-// TestWindowWithoutBlocksIsRefused: a reader that got no block would ask for it again without an end.
+// TestWindowWithoutBlocksIsRefused: a reader that got no block would request it again for ever.
 func TestWindowWithoutBlocksIsRefused(t *testing.T) {
 	c := newCallerClient(t, &fakeNameNode{length: 100, id: 1}, Options{})
 	for end, want := range map[int64]error{0: nil, 100: hdfs.ErrProtocol} {

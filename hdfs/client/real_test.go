@@ -194,7 +194,7 @@ func TestFileRemovedWhileWritten(t *testing.T) {
 	if err := w.Commit(); err == nil {
 		t.Error("committed a file that is gone")
 	}
-	must(t, w.Abort()) // and leaves the other one alone
+	must(t, w.Abort()) // must not remove the other writer's file
 	wantFile(t, c, name, []byte("another"))
 }
 
@@ -202,7 +202,7 @@ func TestCreateOptionsAreApplied(t *testing.T) {
 	c, dir := newClient(t, client.Options{})
 	name := path.Join(dir, "file")
 	must(t, hdfs.WriteFile(t.Context(), c, name, randomBytes(5*mib, 1), hdfs.CreateOptions{Replication: 3, BlockSizeBytes: 2 * mib, Sync: true}))
-	await(t, "three blocks of three replicas", func() bool { // a file is complete with one of each: DataNodes report the others when they like
+	await(t, "three blocks of three replicas", func() bool { // a file is complete with one replica of each block; DataNodes report the others later
 		layout, err := c.Locations(t.Context(), name, 0, -1)
 		must(t, err)
 		return len(layout.Blocks) == 3 && !slices.ContainsFunc(layout.Blocks, func(b hdfs.Block) bool { return len(b.Replicas) != 3 })

@@ -6,7 +6,7 @@ import (
 	"github.com/drover-run/drover/hdfs/client"
 )
 
-// A real NameNode answers the question, also to somebody without privileges.
+// A real NameNode answers the query, also to a user without privileges.
 func TestInSafeMode(t *testing.T) {
 	c, err := client.New(client.Options{NameNodes: []string{nameNode(t)}, User: "nobody"})
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 // connection to the NameNode.
 const maxUsers = 1000
 
-// UserClients holds one Client for each HDFS user: tenants are different users, and
-// one must not see, not even in a cache, what only another may see.
+// UserClients holds one Client for each HDFS user. Tenants are different users, and no tenant may
+// see, even through a cache, what only another tenant may see.
 type UserClients struct {
 	options Options
 

@@ -91,7 +91,7 @@ func (w *writer) renewLease() {
 	for {
 		select {
 		case <-t.C:
-			// A lost lease shows when the next block is added.
+			// If the lease is lost, adding the next block fails.
 			_ = namenode.RenewLease(w.ctx, w.c.caller, w.lease.ClientName)
 		case <-w.ctx.Done():
 			return
@@ -167,8 +167,8 @@ func (w *writer) endBlock() error {
 	return nil
 }
 
-// recordPipelineError records the DataNode that a failed pipeline names. The writers of the next
-// files exclude it too, above all that of the same file, when Upload writes it again.
+// recordPipelineError records the DataNode that a failed pipeline names. Later writers exclude it
+// too, above all the writer of the same file when Upload writes it again.
 func (w *writer) recordPipelineError(err error) error {
 	if bad := (*datanode.PipelineError)(nil); errors.As(err, &bad) && bad.BadNode != "" {
 		var info []byte

@@ -21,11 +21,11 @@ import (
 	"github.com/drover-run/drover/hdfs/internal/wire"
 )
 
-// pipelineNodes is a NameNode that places each block on DataNodes 10.0.0.1 to 10.0.0.4, three at most, and those
-// DataNodes, of which hung does not answer.
+// pipelineNodes is a NameNode that places each block on at most three of the DataNodes 10.0.0.1 to
+// 10.0.0.4. It also is these DataNodes, of which hung does not answer.
 type pipelineNodes struct {
 	hung     string           // its IP address; "" when all answer
-	inBlock  bool             // it hangs only when a block is being written
+	inBlock  bool             // hung hangs only when a block is being written
 	excluded [][]string       // IP addresses, by request for a block
 	pipeline []hdfs.Replica   // of the last block
 	received map[int64][]byte // the content, by block
@@ -79,7 +79,8 @@ func (o *pipelineNodes) addBlock(request []byte) ([]byte, error) {
 	return wire.Message(nil).Bytes(1, block), nil
 }
 
-// dial connects to the first DataNode of the last block, which reports the one that hangs, as HDFS's own does.
+// dial connects to the first DataNode of the last block, which reports the hanging DataNode, as
+// HDFS's own DataNode does.
 func (o *pipelineNodes) dial(context.Context, string, string) (net.Conn, error) {
 	near, far := net.Pipe()
 	go o.serve(far)
@@ -161,8 +162,9 @@ func readPacket(in io.Reader) (seqno int64, data []byte, last bool, err error) {
 	return seqno, body[len(body)-length:], last, err
 }
 
-// A DataNode that hangs in the middle of a pipeline is reported by the one in front of it, after more than a minute.
-// It is the one that is left out then, not the healthy one that reports it.
+// When a DataNode hangs in the middle of a pipeline, the DataNode in front of it reports that after
+// more than a minute. The writer must then exclude the hanging DataNode, not the healthy one that
+// reports it.
 func TestHungDataNodeIsLeftOut(t *testing.T) {
 	for claim, inBlock := range map[string]bool{"when the pipeline is opened": false, "in the middle of a block": true} {
 		synctest.Test(t, func(t *testing.T) {

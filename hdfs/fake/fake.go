@@ -53,8 +53,8 @@ func (o Op) String() string {
 type Options struct {
 	// Hosts are the DataNodes.
 	Hosts []hdfs.Replica
-	// LocalIP is the host of readers and writers: it stores the first replica of
-	// what is written and is preferred for reading. Empty: none.
+	// LocalIP is the host of readers and writers: it stores the first replica of each written block
+	// and is preferred for reading. Empty: none.
 	LocalIP string
 	// BlockBytes and Replication are the defaults of new files.
 	BlockBytes  int64

@@ -34,7 +34,7 @@ func (s *suite) overwrite(t *testing.T, dir string) {
 	name := path.Join(dir, "file")
 	options := s.createOptions()
 	options.Overwrite = true
-	for _, n := range []int{9000, 10, 0, 5000} { // the first time there is nothing to replace
+	for _, n := range []int{9000, 10, 0, 5000} { // the first write has no file to replace
 		s.must(t, hdfs.WriteFile(t.Context(), s.fs, name, content(n), options))
 		s.wantContent(t, name, content(n))
 	}
@@ -86,9 +86,9 @@ func (s *suite) cancelledWrite(t *testing.T, dir string) {
 	s.want(t, hdfs.ErrNotExist, err)
 }
 
-// delayedWrite has a writer stand still until another one has replaced its file, with nothing sent,
-// with blocks that have ended or with one that has not, and go on before or after the new file is
-// renamed and its folder deleted.
+// delayedWrite pauses a writer until another writer has replaced its file, and then resumes it. The
+// paused writer has sent nothing, has finished its blocks, or has an unfinished block. It resumes
+// before or after the new file is renamed and its folder deleted.
 func (s *suite) delayedWrite(t *testing.T, dir string) {
 	options := s.createOptions()
 	options.Overwrite = true
@@ -104,7 +104,7 @@ func (s *suite) delayedWrite(t *testing.T, dir string) {
 			s.must(t, err)
 			_, err = w.Write(content(n))
 			s.must(t, err)
-			want := content(n + 500)[500:] // as long, and other bytes
+			want := content(n + 500)[500:] // as long as the content that the paused writer ends with, but different
 			s.must(t, hdfs.WriteFile(t.Context(), s.fs, name, want, options))
 			rename := func() {
 				s.must(t, s.fs.Rename(t.Context(), name, last))
@@ -114,7 +114,7 @@ func (s *suite) delayedWrite(t *testing.T, dir string) {
 				rename()
 			}
 			_, err = w.Write(content(100))
-			if commit := w.Commit(); errors.Join(err, commit) != nil { // which says so, or has committed what has no name
+			if commit := w.Commit(); errors.Join(err, commit) != nil { // an error, or a commit of a file that no longer has a name
 				s.must(t, w.Abort())
 			}
 			if !renamed {

@@ -26,7 +26,7 @@ func (f *FS) Link(ctx context.Context, file *os.File, name string, options hdfs.
 		return errors.Join(pathError("link", name, err), w.Abort())
 	}
 	w.ended = true
-	_ = w.file.Close() // it is empty and has no name
+	_ = w.file.Close() // w.file is the empty file, which has no name any more
 	return nil
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/drover-run/drover/hdfs/localfs"
 )
 
-// A link is a file as Create makes it, but its bytes are those of the given file.
+// A link has the properties of a file that Create makes, and the bytes of the given file.
 func TestLink(t *testing.T) {
 	for name, c := range map[string]struct {
 		to      string
@@ -138,7 +138,7 @@ func giveAway(t *testing.T, _, source string) {
 	}
 }
 
-// setDefaultACL lets user 12345 read what is made in the folder.
+// setDefaultACL lets user 12345 read all files created in the folder.
 func setDefaultACL(t *testing.T, dir, _ string) {
 	acl := "\x02\x00\x00\x00" + "\x01\x00\x07\x00\xff\xff\xff\xff" + "\x02\x00\x04\x00\x39\x30\x00\x00" +
 		"\x04\x00\x05\x00\xff\xff\xff\xff" + "\x10\x00\x05\x00\xff\xff\xff\xff" + "\x20\x00\x05\x00\xff\xff\xff\xff"

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// brokenTree cannot look at one file, as a network file system whose server has lost it.
+// brokenTree fails to stat one file, like a network file system whose server has lost the file.
 type brokenTree struct {
 	hostTree
 	name string
@@ -23,7 +23,8 @@ func (b brokenTree) stat(name string) (fs.FileInfo, error) {
 	return b.hostTree.stat(name)
 }
 
-// TestListLeavesOutOnlyWhatIsGone: a file that cannot be looked at is an error, or a job's input would lack it.
+// TestListLeavesOutOnlyWhatIsGone: a file that cannot be read is an error; otherwise a job's input
+// would lack it.
 func TestListLeavesOutOnlyWhatIsGone(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"a", "b"} {
@@ -42,7 +43,7 @@ func TestListLeavesOutOnlyWhatIsGone(t *testing.T) {
 		switch cause {
 		case syscall.ENOENT:
 			ok = err == nil && len(all) == 1
-		case syscall.EACCES: // of a hidden one nobody takes notice
+		case syscall.EACCES: // a hidden file is ignored
 			ok = err == nil && len(all) == 2 && all[1].Unreadable != ""
 		}
 		if !ok {

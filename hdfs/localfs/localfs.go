@@ -144,8 +144,9 @@ func (f *FS) Stat(ctx context.Context, name string) (hdfs.Info, error) {
 	return f.info(name, s), nil
 }
 
-// List implements hdfs.Source. Dangling symbolic links, links to a directory that they are in, what
-// may not be looked at, and what is neither file nor directory are unreadable.
+// List implements hdfs.Source. Unreadable is set for dangling symbolic links, links to a directory
+// that contains them, entries that this process may not stat, and entries that are neither file nor
+// directory.
 func (f *FS) List(ctx context.Context, name string) ([]hdfs.Info, error) {
 	name, err := beginCall(ctx, "list", name)
 	if err != nil {
@@ -177,7 +178,7 @@ func (f *FS) List(ctx context.Context, name string) ([]hdfs.Info, error) {
 		case errors.Is(err, fs.ErrPermission):
 			infos = append(infos, hdfs.Info{Path: full, Unreadable: "not to be looked at: " + err.Error()})
 			continue
-		case err != nil: // left out, it would be missing from a job's input in silence
+		case err != nil: // skipping the entry would leave it out of a job's input without notice
 			return nil, pathError("list", full, err)
 		}
 		info := f.info(full, s)
@@ -189,7 +190,7 @@ func (f *FS) List(ctx context.Context, name string) ([]hdfs.Info, error) {
 	return infos, nil
 }
 
-// isAbove reports whether a directory is name or above it.
+// isAbove reports whether dir is the directory name or a directory above it.
 func (f *FS) isAbove(name string, dir fs.FileInfo) bool {
 	for {
 		if s, err := f.tree.stat(name); err == nil && os.SameFile(s, dir) {

@@ -85,7 +85,7 @@ func (r *Resolver) nameNodes(u hdfs.URI) ([]string, error) {
 		return service, nil
 	}
 	if slices.Contains(fallback, u.Authority) {
-		return fallback, nil // any of them may be the active one
+		return fallback, nil // any of these NameNodes may be active
 	}
 	if _, _, err := net.SplitHostPort(u.Authority); err != nil {
 		return nil, fmt.Errorf("%w: %s: %q is neither host:port nor a configured name service", hdfs.ErrInvalid, u, u.Authority)

@@ -152,7 +152,8 @@ func ack(seqno int64, replies ...uint64) []byte {
 	return wire.Message(nil).Delimited(m)
 }
 
-// firstGivesUp is when HDFS's first DataNode of two reports that the second one does not answer.
+// firstGivesUp is after how long HDFS's first DataNode of two reports that the second one does not
+// answer.
 const firstGivesUp = 65 * time.Second
 
 var successResponse = wire.Message(nil).Delimited(wire.Message(nil).Uint(1, 0))
@@ -164,7 +165,7 @@ func TestPipelineNamesTheNodeThatFailed(t *testing.T) {
 		open      []byte // the response to the set-up
 		ackAfter  time.Duration
 		ack       []byte // the answer to the first packet
-		hangs     bool   // instead of a hang-up, where an answer is missing
+		hangs     bool   // the peer hangs where an answer is missing; otherwise it closes the connection
 		badNode   string
 	}{
 		"the set-up fails further down":        {open: secondIsBad, badNode: "10.0.0.1:9001"},

@@ -33,9 +33,9 @@ const (
 	heartbeatSeqno = -1
 )
 
-// pipelineTimeout returns how long a pipeline may be silent. HDFS's DataNode waits for the next one
-// 60 s, and 5 s more for each that is behind it, before it reports the next one as failed. Whoever
-// waits less long blames the first DataNode for the failure of another.
+// pipelineTimeout returns how long a pipeline may be silent. HDFS's DataNode waits 60 s for the
+// next DataNode, plus 5 s for each DataNode behind that one, before it reports the next one as
+// failed. A client that waits less blames the first DataNode for the failure of another.
 func pipelineTimeout(nodes int) time.Duration {
 	return time.Minute + time.Duration(nodes+1)*5*time.Second
 }

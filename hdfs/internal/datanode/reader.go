@@ -31,13 +31,13 @@ type Reader struct {
 	nextOffset       int64  // offset in the block of the next packet
 	skip             int64  // bytes to drop before the first requested one
 	remaining        int64  // requested bytes not yet returned
-	packet           []byte // verified data not yet returned; in the buffer of r, or in large
-	large            []byte // a packet that the buffer of r has no room for
+	packet           []byte // verified data not yet returned; a part of the buffer of r, or of large
+	large            []byte // a packet that does not fit into the buffer of r
 	err              error
 }
 
-// bufferBytes holds a few packets, of which HDFS's own DataNode sends 64 KiB: they are verified and
-// returned in place, and one read of the connection takes what is there.
+// bufferBytes holds several packets; HDFS's own DataNode sends packets of 64 KiB. Packets are
+// verified and returned in place, and one read of the connection takes all bytes that have arrived.
 const bufferBytes = 512 << 10
 
 // OpenReader requests a range from one DataNode. The caller closes the reader.
@@ -85,7 +85,7 @@ func (r *Reader) sendRequest(request ReadRequest, clientName string) error {
 	return r.acceptResponse(response, request.Offset)
 }
 
-// acceptResponse validates the DataNode's description of what it will send.
+// acceptResponse validates the DataNode's description of the data that it will send.
 func (r *Reader) acceptResponse(response opResponse, offset int64) error {
 	switch response.checksumType {
 	case 0:
@@ -175,7 +175,7 @@ func (r *Reader) take(n int) (b []byte, err error) {
 	if b, err = r.r.Peek(n); err != nil {
 		return nil, err
 	}
-	_, err = r.r.Discard(n) // leaves b as it is
+	_, err = r.r.Discard(n) // does not change b
 	return b, err
 }
 

@@ -43,7 +43,8 @@ type Options struct {
 	// Dial opens connections; required.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// DialTimeout bounds opening a connection, IOTimeout each wait for bytes of a read. A pipeline
-	// sends a heartbeat twice in IOTimeout; its own waits depend on its length.
+	// sends a heartbeat twice in IOTimeout; how long it waits depends on the number of its
+	// DataNodes.
 	DialTimeout, IOTimeout time.Duration
 	// ClientName is the lease holder of a write, and a name in the log of a read.
 	ClientName string

@@ -271,7 +271,7 @@ const (
 	typeSymlink = 3
 )
 
-// Limits of what a NameNode says of a file. Sums and products with them, such as 1,000 blocks, stay
+// Limits on the sizes in a NameNode's answers. They keep sums and products, such as 1,000 blocks,
 // below 2^63.
 const (
 	maxFileBytes  = 1 << 60
@@ -364,8 +364,8 @@ func decodeListing(b []byte) (entries []FileStatus, remaining uint64, found bool
 	return entries, remaining, true, nil
 }
 
-// isEntryName reports whether an entry of a listing may have the name; it is empty if what was
-// listed is a file.
+// isEntryName reports whether an entry of a listing may have the name. The name is empty if the
+// listed path is a file.
 func isEntryName(name string) bool {
 	return len(name) <= maxName && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
 }

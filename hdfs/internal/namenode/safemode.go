@@ -6,8 +6,8 @@ import (
 	"github.com/drover-run/drover/hdfs/internal/wire"
 )
 
-// safeModeGet is SAFEMODE_GET of SafeModeActionProto: it asks and changes nothing,
-// and needs no privilege.
+// safeModeGet is SAFEMODE_GET of SafeModeActionProto: a query, which changes nothing and needs no
+// privilege.
 const safeModeGet = 3
 
 // InSafeMode reports whether the NameNode is in safe mode.

@@ -83,7 +83,7 @@ func TestExceptionsHaveClasses(t *testing.T) {
 	}
 }
 
-// What a server cannot do now may succeed later: it is no refusal.
+// An exception about the server's momentary state is no refusal: the request may succeed later.
 func TestExceptionsOfTheMomentAreNoRefusals(t *testing.T) {
 	for class, message := range map[string]string{
 		"java.io.IOException":                                                           "No namenode available to invoke create",
@@ -240,7 +240,8 @@ func TestContextEndsACall(t *testing.T) {
 	}
 }
 
-// A call whose context ended before it began is not sent: it could rename or delete something.
+// A call whose context has ended before it begins is not sent, because it could rename or delete
+// something.
 func TestACallAfterTheEndIsNotSent(t *testing.T) {
 	s := newTestServer(t, "127.0.0.1:0", func(k recordedCall) []byte { return successResponse(k, "") })
 	c := newTestClient(t, fastOptions(s.Addr().String()))
@@ -254,7 +255,7 @@ func TestACallAfterTheEndIsNotSent(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	if _, err := c.Call(t.Context(), "after", nil); err != nil { // the server has read all before it
+	if _, err := c.Call(t.Context(), "after", nil); err != nil { // the server has read all earlier requests before this one
 		t.Fatal(err)
 	}
 	for _, k := range s.recordedCalls() {
@@ -310,7 +311,8 @@ func TestRefusedAuthenticationIsErrPermission(t *testing.T) {
 	}
 }
 
-// The exception that ends a connection is that of all calls on it, each of which names its own method.
+// The exception that ends a connection is the error of all calls on it; each error names its own
+// method.
 func TestCallsThatShareAnExceptionNameTheirOwnMethods(t *testing.T) {
 	var calls atomic.Int32
 	s := newTestServer(t, "127.0.0.1:0", func(k recordedCall) []byte {

@@ -4,7 +4,7 @@
 // answer, and repeats a request under the same call id, so that the server's retry
 // cache executes changes only once.
 //
-// It knows nothing of the methods it carries; package namenode does.
+// Package rpc knows nothing of the methods that it carries; package namenode does.
 //
 // On the wire (Hadoop's RpcHeader.proto, Server.java):
 //

@@ -9,8 +9,8 @@ import (
 	"github.com/drover-run/drover/hdfs"
 )
 
-// RemoteError is an exception of the server. errors.Is finds its class. It is not
-// changed: calls that share a connection may share it.
+// RemoteError is an exception of the server. errors.Is finds its class. It is immutable, because
+// calls that share a connection may share it.
 type RemoteError struct {
 	Class   string // Java class name
 	message string // first line
@@ -55,7 +55,7 @@ var errorClasses = map[string]error{
 	"java.lang.UnsupportedOperationException":                                        hdfs.ErrUnsupported,
 }
 
-// Unwrap returns the error class, or nil for an exception of the moment without one.
+// Unwrap returns the error class, or nil for a momentary exception without a class.
 func (e *RemoteError) Unwrap() error {
 	class := errorClasses[e.Class]
 	switch {
@@ -73,16 +73,16 @@ func (e *RemoteError) Unwrap() error {
 	return hdfs.ErrRefused
 }
 
-// momentary are the beginnings of the names of exceptions by which a server says something of
-// itself, and not of the request: it is interrupted, damaged, or does not reach another server.
+// momentary lists prefixes of the names of exceptions that concern the server and not the request:
+// the server was interrupted, is damaged, or cannot reach another server.
 var momentary = []string{
 	"java.io.EOFException", "java.io.InterruptedIOException", "java.lang.", "java.net.", "java.nio.", "java.util.",
 	"org.apache.hadoop.ha.", "org.apache.hadoop.hdfs.protocol.RecoveryInProgressException", "org.apache.hadoop.hdfs.qjournal.",
 	"org.apache.hadoop.hdfs.server.", "org.apache.hadoop.ipc.", "org.apache.hadoop.net.", "org.apache.hadoop.security.token.",
 }
 
-// isOfTheMoment reports whether the same request may succeed later. A router, which stands before
-// several NameNodes, sends plain IOExceptions while it reaches none.
+// isOfTheMoment reports whether the same request may succeed later. A router in front of several
+// NameNodes sends plain IOExceptions while it reaches none of them.
 func (e *RemoteError) isOfTheMoment() bool {
 	return e.Class == "" || strings.Contains(e.message, "No namenode available") ||
 		slices.ContainsFunc(momentary, func(prefix string) bool { return strings.HasPrefix(e.Class, prefix) })
