@@ -51,16 +51,16 @@ func (p *packer) packByLocation(namesOf func(FileBlock) []string) {
 	}
 }
 
-// holdsAll reports whether a host (or rack) has a replica of each block: a
-// compressed file of several blocks may be whole nowhere.
+// holdsAll reports whether a host (or rack) has a replica of each block. There may be no host with
+// a replica of every block of a compressed file.
 func holdsAll(blocks []FileBlock, name string, namesOf func(FileBlock) []string) bool {
 	return !slices.ContainsFunc(blocks, func(b FileBlock) bool { return !slices.Contains(namesOf(b), name) })
 }
 
-// packOne packs a group from list if it is at least half full; units of a
-// smaller group are left for packRest. A unit that does not fit beside less than
-// half a group is more than half itself: it is a group of its own, whichever host
-// packs it. It returns the units not yet packed.
+// packOne packs a group from list if the group is at least half full; it leaves the units of a
+// smaller group to packRest. If a unit does not fit beside a group that is less than half full, the
+// unit is larger than half a group: it becomes a group of its own, whichever host packs it. packOne
+// returns the units not yet packed.
 func (p *packer) packOne(list []int) (rest []int, ok bool) {
 	var group []int
 	var size int64

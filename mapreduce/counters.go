@@ -10,8 +10,7 @@ const (
 	MaxCounterName = 255 // bytes of GROUP:NAME
 )
 
-// counterFlows are the flows that the harness counts, in the order in which
-// records pass them.
+// counterFlows are the flows that the harness counts, in the order of the data flow.
 var counterFlows = []string{"in", "map_out", "combine_in", "combine_out", "spilled", "out"}
 
 var harnessCounters = func() (all []string) {

@@ -2,8 +2,9 @@ package mapreduce
 
 import "os"
 
-// CreateFile creates the file of an output for writing. The regular file of an earlier run is
-// replaced and not written to: the node may have linked it into a result, or to reducers.
+// CreateFile creates the output file for writing. It replaces a regular file of an earlier run
+// instead of writing to it, because the node may have linked that file into a result, or to
+// reducers.
 func CreateFile(path string) (*os.File, error) {
 	if st, err := os.Lstat(path); err == nil && st.Mode().IsRegular() {
 		if err := os.Remove(path); err != nil {

@@ -71,11 +71,10 @@
 //
 // # Where it differs from Hadoop
 //
-// Lines end with "\n" only; a "\r" belongs to the line. The final output is
-// what the program wrote, with a newline added after an unfinished last line; no
-// tab is added to a line without one. A partitioner over the first fields of a key
-// hashes them as Hadoop does a whole key, from 1, where KeyFieldBasedPartitioner begins
-// with 0. Compressed files are never split. The
-// input of a streaming reducer is always "key TAB value", as in Hadoop, even for
-// a line that had no tab.
+// Lines end with "\n" only; a "\r" belongs to the line. The final output is what the program wrote,
+// with a newline added after an unfinished last line; no tab is added to a line without one. A
+// partitioner over the first fields of a key hashes these fields as Hadoop hashes a whole key,
+// starting with 1; KeyFieldBasedPartitioner starts with 0. Compressed files are never split. The
+// input of a streaming reducer is always "key TAB value", as in Hadoop, even for a line that had no
+// tab.
 package mapreduce

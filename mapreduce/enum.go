@@ -52,9 +52,9 @@ func (k *Kind) UnmarshalText(b []byte) error { return unmarshalEnum(kindNames, "
 // success.
 type ExitClass int
 
-// The exit classes. Which of them use up an attempt of the task is the coordinator's to say: the
-// program's own, no space, and also an input that cannot be read, unless the reduce task names the
-// map outputs that it misses.
+// The exit classes. The coordinator decides which of them use up an attempt of the task: failures
+// of the program, lack of space, and unreadable input, unless a reduce task names the map outputs
+// that it misses.
 const (
 	ClassOK       ExitClass = iota + 1 // the task is done
 	ClassUserExit                      // the program ended with a non-zero status or by a signal

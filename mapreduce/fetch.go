@@ -9,32 +9,32 @@ import (
 	"math"
 )
 
-// Source opens an input file for reading from an offset to its end. A read at
-// or past the end returns io.EOF. So many bytes will be read, and a few more.
+// Source opens an input file for reading from an offset to its end. bytes is the number of bytes
+// that the caller expects to read; it may read a few more. A read at or past the end returns
+// io.EOF.
 type Source interface {
 	Open(ctx context.Context, path string, offset, bytes int64) (io.ReadCloser, error)
 }
 
-// ErrShrunk is the error of FetchSplit for a file that ends before its split: no other attempt
-// reads more of it.
+// ErrShrunk is the error of FetchSplit for a file that ends before its split. Another attempt
+// cannot read more of the file.
 var ErrShrunk = errors.New("it changed since the job was accepted")
 
 // fetchBufferBytes bounds the buffer of FetchSplit.
 const fetchBufferBytes = 1 << 20
 
-// FetchSplit appends a split to a growing input and then calls Done. Of an
-// uncompressed piece it appends exactly the lines that belong to the piece.
-// After a crash of the helper, FetchSplit on the same files resumes where they
-// end; of a piece that does not start at 0 it reads up to its first line again.
+// FetchSplit appends a split to a growing input and then calls Done. From an uncompressed piece it
+// appends exactly the lines that belong to the piece. After a crash of the helper, FetchSplit on
+// the same files resumes where the files end. In a piece that does not start at 0 it then reads up
+// to the first line of the piece again.
 //
-// A line belongs to the piece [off, off+len) if it starts in (off, off+len], or
-// at 0: the reader of a piece that does not start at 0 skips to the first
-// newline, and reads past the end to finish its last line. Any way of cutting a
-// file therefore covers each line exactly once. FetchSplit reads past the end in
-// steps, up to the first newline at or after off+len: lines may be of any length
-// that the task's disk space holds. Of a piece in which no line starts it reads
-// nothing past the end, and of any piece nothing past FileLength. FetchSplit does
-// not call Fail on an error, because the caller may retry.
+// A line belongs to the piece [off, off+len) if it starts in (off, off+len], or at 0: the reader of
+// a piece that does not start at 0 skips to the first newline, and reads past the end to finish its
+// last line. Any way of cutting a file therefore covers each line exactly once. FetchSplit reads
+// past the end in steps, up to the first newline at or after off+len: lines may be of any length
+// that the task's disk space holds. It reads nothing past the end of a piece in which no line
+// starts, and never past FileLength. FetchSplit does not call Fail on an error, because the caller
+// may retry.
 func FetchSplit(ctx context.Context, src Source, s *Split, w *GrowingWriter) error {
 	longest := int64(tailReadBytes)
 	for i := range s.Pieces {
@@ -93,7 +93,7 @@ func fetchPiece(ctx context.Context, src Source, p Piece, w *GrowingWriter, buf 
 		}
 		if at := c.pos; wasSkipping {
 			if skip = c.resume(skip); c.pos > at {
-				in.Close() // opened again where it goes on
+				in.Close() // the loop opens the file again at c.pos
 				in = nil
 			}
 		}
@@ -104,9 +104,8 @@ func fetchPiece(ctx context.Context, src Source, p Piece, w *GrowingWriter, buf 
 	return nil
 }
 
-// lineCutter selects the bytes that belong to a piece. It is fed the bytes of
-// the file in order from the start of the piece, but for those that resume
-// passes over.
+// lineCutter selects the bytes that belong to a piece. The caller feeds it the bytes of the file in
+// order from the start of the piece, except the bytes that resume passes over.
 type lineCutter struct {
 	piece    Piece
 	pos      int64 // offset in the file of the next byte fed
@@ -120,7 +119,7 @@ func newLineCutter(p Piece) *lineCutter {
 
 func (c *lineCutter) pieceEnd() int64 { return c.piece.Offset + c.piece.Length }
 
-// readEnd returns the offset at which reading ends at the latest.
+// readEnd returns the offset past which nothing is read.
 func (c *lineCutter) readEnd() int64 {
 	switch {
 	case c.piece.Codec != CodecNone:
@@ -132,9 +131,9 @@ func (c *lineCutter) readEnd() int64 {
 	}
 }
 
-// resume passes over the next bytes, which were fed before, and returns how many of them are to be
-// fed again: all of them until it is known where the first line starts, and what is behind the end
-// of the piece, where the last line may end.
+// resume passes over the next bytes, which an earlier helper or call has already appended, and
+// returns how many of them must be fed again: all of them while the start of the first line is
+// unknown, and the bytes behind the end of the piece, in which the last line may end.
 func (c *lineCutter) resume(fed int64) (again int64) {
 	if fed == 0 || c.skipping || c.done {
 		return fed
@@ -145,8 +144,8 @@ func (c *lineCutter) resume(fed int64) (again int64) {
 	return again
 }
 
-// expectedBytes returns how many bytes are likely read from here on: few while the first line is
-// sought behind which fed bytes are passed over.
+// expectedBytes returns how many bytes are likely to be read from here on. It is 0 while a resumed
+// piece still searches for its first line: the bytes after it are then passed over.
 func (c *lineCutter) expectedBytes(fed int64) int64 {
 	if c.skipping && fed > 0 {
 		return 0

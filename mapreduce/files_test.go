@@ -39,7 +39,8 @@ func TestIndexRoundTripAndDamage(t *testing.T) {
 	}
 }
 
-// An index file of version 1, kept in testdata, must stay readable. It is of a program that did not note the largest records.
+// An index file of version 1, kept in testdata, must stay readable. An earlier program, which did
+// not record the largest records, wrote it.
 func TestIndexVersion1IsReadable(t *testing.T) {
 	path, want := filepath.Join("testdata", "index-v1.bin"), exampleIndex()
 	for i := range want.Parts {

@@ -18,9 +18,8 @@ const (
 	indexEntryBytes  = 40
 )
 
-// ErrCorrupt is wrapped by errors about stored bytes that differ from those
-// written. It is a failure of the infrastructure: the bytes must be fetched or
-// produced again.
+// ErrCorrupt is wrapped by errors about stored bytes that differ from the bytes written. It is a
+// failure of the infrastructure: the bytes must be fetched or produced again.
 var ErrCorrupt = errors.New("corrupt")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

@@ -29,8 +29,7 @@ const (
 	opFail    = "fail"
 )
 
-// Segment is a partition of one map output, stored complete as a file in a
-// reducer's folder.
+// Segment is a partition of one map output, stored as a complete file in a reducer's folder.
 type Segment struct {
 	Map   int            `json:"map"`  // index of the map task; decides the order of equal keys
 	File  string         `json:"file"` // name within ReduceInput.Dir, or absolute
@@ -68,8 +67,8 @@ type JournalReader struct {
 	sawHeader   bool
 }
 
-// Poll reads what was added since the last call and reports whether anything
-// was. A file that does not exist yet is no error.
+// Poll reads what was added since the last call and reports whether there was anything new. A file
+// that does not exist yet is no error.
 func (r *JournalReader) Poll() (changed bool, err error) {
 	if r.file == nil {
 		f, err := os.Open(r.Path)
@@ -221,9 +220,8 @@ type GrowingWriter struct {
 	state   Journal
 }
 
-// NewGrowingWriter opens or creates the growing file at path and its journal.
-// After a crash of the helper it resumes at the end of the files: Size and
-// pieceCount return where that is.
+// NewGrowingWriter opens or creates the growing file at path and its journal. After a crash of the
+// helper it resumes at the end of the files, which Size and pieceCount return.
 func NewGrowingWriter(path string) (*GrowingWriter, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {

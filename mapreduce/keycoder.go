@@ -6,10 +6,10 @@ import (
 	"github.com/drover-run/drover/internal/keyorder"
 )
 
-// KeyCoder encodes the keys of a job whose order is not that of their bytes such that the bytes of
-// the encodings have it: from the mapper's line to the reducer's, records are sorted and merged by
-// those. Programs see the keys themselves. One goroutine may call Encode while another calls
-// Decode; more are not safe.
+// KeyCoder encodes the keys of a job that are not ordered by their bytes: the bytes of the
+// encodings have the job's order. From the mapper's output to the reducer's input, records are
+// sorted and merged by the bytes of the encodings. Programs see the original keys. One goroutine
+// may call Encode while another calls Decode; further concurrent calls are not safe.
 type KeyCoder struct {
 	keys     *Keys
 	order    keyorder.Order
@@ -19,8 +19,8 @@ type KeyCoder struct {
 	original []byte
 }
 
-// Coder returns the encoding of keys for so many reducers, and nil if the order is that of their
-// bytes.
+// Coder returns the encoding of keys for this number of reducers, or nil if keys are ordered by
+// their bytes.
 func (k *Keys) Coder(reduces int) *KeyCoder {
 	order, _ := keyorder.Parse(k.Order)
 	if order == nil {
@@ -33,8 +33,8 @@ func (k *Keys) Coder(reduces int) *KeyCoder {
 	return c
 }
 
-// Encode returns the reducer of a key and its encoding, which is valid until the next call.
-// O(len(key)), or O(log n) comparisons, no allocation.
+// Encode returns the reducer of a key and the encoded key, which is valid until the next call.
+// O(len(key)), plus O(log n) comparisons with PartitionKeys; no allocation.
 func (c *KeyCoder) Encode(key []byte) (part int, encoded []byte) {
 	c.encoded = c.order.Append(c.encoded[:0], key)
 	if len(c.limits) > 0 {
@@ -43,7 +43,7 @@ func (c *KeyCoder) Encode(key []byte) (part int, encoded []byte) {
 	return c.keys.Partition(key, c.reduces), c.encoded
 }
 
-// Decode returns the key of an encoding, valid until the next call. An error wraps ErrCorrupt.
+// Decode returns the key of an encoding, valid until the next call. Its error wraps ErrCorrupt.
 func (c *KeyCoder) Decode(encoded []byte) (key []byte, err error) {
 	if c.original, err = c.order.Decode(c.original[:0], encoded); err != nil {
 		return nil, fmt.Errorf("a record: %w: %w", ErrCorrupt, err)

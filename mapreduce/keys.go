@@ -6,21 +6,21 @@ import (
 	"github.com/drover-run/drover/internal/keyorder"
 )
 
-// What a node says of itself if it knows Keys, and their Order (NodeInfo.features). Others would
-// partition by the first field and sort by bytes, in silence.
+// Features that a node announces (NodeInfo.features) if it supports Keys and their Order. A node
+// without them would silently partition by the first field and sort by bytes.
 const (
 	FeatureKeys     = "mapreduce-keys"
 	FeatureKeyOrder = "mapreduce-key-order"
 )
 
-// Keys says what of a mapper's line is its key, and which reducer gets it. The zero value is
-// Hadoop's default: the first field in the order of its bytes, and the hash of the whole key. It is
-// read-only.
+// Keys says which part of a mapper's line is its key, and which reducer gets it. The zero value is
+// Hadoop's default: the first field in the order of its bytes, and the hash of the whole key. Keys
+// is read-only.
 type Keys struct {
-	Fields          int      `json:"fields,omitempty"`           // number of the first fields of a line that are its key; 0: 1
-	PartitionFields int      `json:"partition_fields,omitempty"` // number of the first fields of a key whose hash chooses the reducer; 0: all
-	PartitionKeys   []string `json:"partition_keys,omitempty"`   // the smallest key of each reducer but the first, increasing; empty: the hash chooses
-	Order           []string `json:"order,omitempty"`            // how each field is compared, as keyorder.Parse takes it; empty: the bytes of the key
+	Fields          int      `json:"fields,omitempty"`           // how many of the first fields of a line are its key; 0: 1
+	PartitionFields int      `json:"partition_fields,omitempty"` // the hash of this many first fields of a key chooses the reducer; 0: of all
+	PartitionKeys   []string `json:"partition_keys,omitempty"`   // the smallest key of each reducer except the first, increasing; empty: the hash chooses
+	Order           []string `json:"order,omitempty"`            // how each field is compared, as entries of keyorder.Parse; empty: by the bytes of the key
 }
 
 // IsZero reports whether nothing is set.
@@ -28,8 +28,8 @@ func (k Keys) IsZero() bool {
 	return k.Fields == 0 && k.PartitionFields == 0 && len(k.PartitionKeys) == 0 && len(k.Order) == 0
 }
 
-// SplitLine splits a line behind its first field, as Split does by default. A line without a tab is
-// all key (bare).
+// SplitLine splits a line after its first field, as Split does by default. If a line has no tab,
+// the whole line is the key (bare).
 func SplitLine(line []byte) (key, value []byte, bare bool) {
 	if i := bytes.IndexByte(line, '\t'); i >= 0 {
 		return line[:i], line[i+1:], false
@@ -37,8 +37,8 @@ func SplitLine(line []byte) (key, value []byte, bare bool) {
 	return line, nil, true
 }
 
-// Split splits a line, or what a combiner wrote, behind its key. A line with no more fields than
-// a key has is all key (bare). O(len(line)), no allocation.
+// Split splits a line of a mapper or combiner after its key. If a line has no more fields than a
+// key, the whole line is the key (bare). O(len(line)), no allocation.
 func (k *Keys) Split(line []byte) (key, value []byte, bare bool) {
 	if i := fieldsEnd(line, k.fields()); i >= 0 {
 		return line[:i], line[i+1:], false
@@ -46,7 +46,7 @@ func (k *Keys) Split(line []byte) (key, value []byte, bare bool) {
 	return line, nil, true
 }
 
-// fieldsEnd returns the index of the tab behind the first n fields of a line, at least one, and -1
+// fieldsEnd returns the index of the tab after the first n fields (at least one) of a line, or -1
 // if there is none.
 func fieldsEnd(line []byte, n int) int {
 	for at := 0; ; {
@@ -62,8 +62,8 @@ func fieldsEnd(line []byte, n int) int {
 }
 
 // Partition returns the reducer, in [0, n), of a key. n must be at least 1, and
-// len(PartitionKeys)+1 if there are any, and Order is not set. O(len(key)), or O(log n)
-// comparisons.
+// len(PartitionKeys)+1 if there are any. Order must not be set. O(len(key)), or O(log n)
+// comparisons with PartitionKeys.
 func (k *Keys) Partition(key []byte, n int) int {
 	switch {
 	case len(k.PartitionKeys) > 0:
@@ -76,7 +76,8 @@ func (k *Keys) Partition(key []byte, n int) int {
 	return Partition(key, n)
 }
 
-// rangeOf returns how many of the increasing partition keys are not above a key, by bytes.
+// rangeOf returns how many of the increasing partition keys are less than or equal to a key, by
+// bytes.
 func rangeOf(key []byte, keys []string) int {
 	low, high := 0, len(keys)
 	for low < high {
@@ -92,7 +93,7 @@ func rangeOf(key []byte, keys []string) int {
 // fields returns the number of fields of a key.
 func (k *Keys) fields() int { return max(k.Fields, 1) }
 
-// check returns what is wrong with the keys of a job with that many reducers.
+// check returns what is wrong with the keys of a job with this number of reducers, or nil.
 func (k *Keys) check(reduces int) error {
 	order, known := keyorder.Parse(k.Order)
 	switch {

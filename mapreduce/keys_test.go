@@ -38,7 +38,7 @@ func TestKeysSplitLines(t *testing.T) {
 
 func TestKeysPartition(t *testing.T) {
 	const n = 4
-	of := func(key string) int { return Partition([]byte(key), n) } // TestHashKeyMatchesHadoop has its values
+	of := func(key string) int { return Partition([]byte(key), n) } // TestHashKeyMatchesHadoop checks its values
 	limits := []string{"b", "b\t5", "é"}
 	for name, c := range map[string]struct {
 		keys Keys

@@ -10,11 +10,11 @@ import (
 // ResultVersion is the version of Result and Progress.
 const ResultVersion = 1
 
-// Limits of what a task reports. The node holds them too, since the program can
-// write the harness's files.
+// Limits on what a task reports. The node enforces them too, because the program can write the
+// harness's files.
 const (
 	MaxResultBytes = 256 << 10 // of the file with the result or the progress
-	maxErrorBytes  = 8 << 10   // of Result.Error, if the whole is over MaxResultBytes
+	maxErrorBytes  = 8 << 10   // of Result.Error, if the file is over MaxResultBytes
 )
 
 // Counters are group, name, value, as the program reported them.
@@ -77,7 +77,7 @@ type StoredFile struct {
 	Codec  Codec  `json:"codec"`
 }
 
-// Progress is the part of a Result that is known, rewritten while the task runs.
+// Progress is the part of a Result that is known while the task runs; the file is rewritten.
 type Progress struct {
 	Version  int      `json:"version"`
 	Input    Flow     `json:"in"`
@@ -87,8 +87,8 @@ type Progress struct {
 	Counters Counters `json:"counters,omitempty"`
 }
 
-// WriteResult writes a result (temporary name, sync, rename). One that is longer
-// than MaxResultBytes is written without what the reader can do without.
+// WriteResult writes a result (temporary name, sync, rename). If a result is longer than
+// MaxResultBytes, it drops the parts that the reader can do without.
 func WriteResult(path string, r *Result) error {
 	short := *r
 	for _, drop := range []func(){
@@ -121,8 +121,8 @@ func (c Counters) count() (n int) {
 	return n
 }
 
-// WriteProgress writes progress; the file is replaced as a whole. It leaves the
-// counters out if they make it longer than MaxResultBytes.
+// WriteProgress writes progress; the file is replaced as a whole. It leaves the counters out if the
+// file would otherwise be longer than MaxResultBytes.
 func WriteProgress(path string, p *Progress) error {
 	b, err := json.Marshal(p)
 	if err == nil && len(b) >= MaxResultBytes {

@@ -13,11 +13,12 @@ import (
 // Limits of a KeySample.
 const (
 	maxSampledKeys    = 100_000
-	maxSampledKeySize = 1 << 10 // bytes of a key that count
+	maxSampledKeySize = 1 << 10 // bytes at the start of a key that are sampled
 )
 
-// KeySample is a sample of the keys of mappers' lines, from which PartitionKeys chooses those between
-// reducers. Of more than 100,000 it keeps a random part, always the same one of the same lines.
+// KeySample is a sample of the keys of mappers' lines, from which PartitionKeys chooses the keys
+// that separate the reducers. Of more than 100,000 keys it keeps a random part; the same lines
+// always give the same part.
 type KeySample struct {
 	keys  Keys
 	order keyorder.Order
@@ -26,8 +27,8 @@ type KeySample struct {
 	rand  *rand.Rand
 }
 
-// NewKeySample returns an empty sample of keys of so many fields, with an entry of the order for
-// each, or none.
+// NewKeySample returns an empty sample of keys with this number of fields. order has an entry for
+// each field, or is nil.
 func NewKeySample(fields int, order keyorder.Order) *KeySample {
 	return &KeySample{keys: Keys{Fields: fields}, order: order, rand: rand.New(rand.NewPCG(1, 1))}
 }
@@ -57,12 +58,12 @@ func (s *KeySample) Add(line []byte) {
 func (s *KeySample) Lines() int { return s.added }
 
 // PartitionKeys returns n-1 keys that divide the sample into n ranges of about the same number of
-// lines, as Hadoop's InputSampler does, each shortened as far as it still divides the sample at the
-// same place. All lines of one key are in one range. It is an error if there are fewer keys than
-// ranges.
+// lines, as Hadoop's InputSampler does. Each key is shortened as far as it still divides the sample
+// at the same place. All lines of one key are in one range. It is an error if there are fewer
+// distinct keys than ranges.
 func (s *KeySample) PartitionKeys(n int) ([]string, error) {
 	slices.Sort(s.kept)
-	var starts []int // where another key begins
+	var starts []int // indexes in kept at which another key begins
 	for i, key := range s.kept {
 		if i == 0 || s.kept[i-1] != key {
 			starts = append(starts, i)
@@ -72,7 +73,7 @@ func (s *KeySample) PartitionKeys(n int) ([]string, error) {
 		return nil, fmt.Errorf("the sample of %d lines has %d different keys, and %d reducers need at least as many: give a larger sample, or ask for fewer reducers", s.added, len(starts), n)
 	}
 	keys := make([]string, 0, n-1)
-	last := 0 // the range before begins there, in starts
+	last := 0 // index in starts of the start of the previous range
 	for r := 1; r < n; r++ {
 		at := nearest(starts, r*len(s.kept)/n)
 		last = min(max(at, last+1), len(starts)-(n-r))
@@ -86,7 +87,8 @@ func (s *KeySample) PartitionKeys(n int) ([]string, error) {
 	return keys, nil
 }
 
-// between returns a short key that divides the range of one kept key from that of the next.
+// between returns a short key that separates a kept key from the next one: it is above before and
+// not above key.
 func (s *KeySample) between(before, key string) (string, error) {
 	if s.order == nil {
 		return shortestBetween(before, key)
@@ -102,13 +104,13 @@ func (s *KeySample) between(before, key string) (string, error) {
 	return shortestInOrder(string(a), string(b), s.order)
 }
 
-// shortestInOrder returns the first fields of a key up to the one in which it differs from the key
-// before it. Of that field it returns a beginning where that is below the whole, that is in text
-// upwards.
+// shortestInOrder returns the first fields of key, up to and including the field in which it
+// differs from before. If that field is ascending text, it is shortened too, because a prefix of
+// such a field is not above the field.
 func shortestInOrder(before, key string, order keyorder.Order) (string, error) {
 	a, b := strings.SplitN(before, "\t", len(order)), strings.SplitN(key, "\t", len(order))
 	i := 0
-	for i < len(a) && a[i] == b[i] { // a key that goes on comes behind the one that ends
+	for i < len(a) && a[i] == b[i] { // the longer key comes after the key that ends
 		i++
 	}
 	if i < len(a) && order.IsText(i) {
@@ -137,7 +139,7 @@ func nearest(list []int, x int) int {
 // shortestBetween returns the shortest beginning of key, in UTF-8, that is above the key before it.
 func shortestBetween(before, key string) (string, error) {
 	same := 0
-	for same < len(before) && before[same] == key[same] { // a key that is longer than key is above it, or differs before its end
+	for same < len(before) && before[same] == key[same] { // if before is longer than key, it is above key or differs before key ends
 		same++
 	}
 	end := same + 1

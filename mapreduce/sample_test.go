@@ -59,7 +59,8 @@ func TestPartitionKeysOfASample(t *testing.T) {
 	}
 }
 
-// Samples of keys in another order: what divides them is whole numbers, and a beginning of text upwards.
+// Samples of keys with an order: the partition keys consist of whole numbers, and of prefixes of
+// ascending text.
 func TestPartitionKeysInOrder(t *testing.T) {
 	for name, c := range map[string]struct {
 		lines []string
@@ -94,8 +95,8 @@ func ordered(entries ...string) keyorder.Order {
 	return o
 }
 
-// For any sample and order: the partition keys are valid, no range is empty, and none has more than its part and the lines
-// of the most frequent key.
+// For any sample and order: the partition keys are valid, no range is empty, and none has more
+// lines than its share plus the lines of the most frequent key.
 func TestPartitionKeysDivideAnySample(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		lines := rapid.SliceOfN(rapid.StringMatching(`([ab\x{01}é]{0,4}|-?[0-9]{1,2})(\t([ab]{0,2}|[0-9]{1,3}))?`), 1, 300).Draw(t, "lines")
@@ -137,7 +138,7 @@ func TestPartitionKeysDivideAnySample(t *testing.T) {
 	})
 }
 
-// A sample that is not kept as a whole still divides all lines, and is the same each time.
+// A sample that keeps only a part of the lines still divides all lines, and is the same each time.
 func TestLargeSample(t *testing.T) {
 	choose := func() []string {
 		s := NewKeySample(1, nil)

@@ -38,7 +38,7 @@ type TaskSpec struct {
 	Program  Program  `json:"program"`            // mapper, reducer or command
 	Combiner *Program `json:"combiner,omitempty"` // map only; needs Reduces > 0
 	Reduces  int      `json:"reduces,omitempty"`  // partitions of the job; 0: map-only
-	Keys     Keys     `json:"keys,omitzero"`      // map: what of a line is its key, and to which partition it goes; reduce: the order, if it is not that of bytes
+	Keys     Keys     `json:"keys,omitzero"`      // map: which part of a line is its key, and its partition; reduce: the order, if it is not that of bytes
 
 	Input   *MapInput    `json:"input,omitempty"`   // map
 	Shuffle *ReduceInput `json:"shuffle,omitempty"` // reduce

@@ -10,10 +10,10 @@ import (
 // Limits of a split.
 const (
 	maxPieces     = 4096 // of a combined split
-	maxSplitHosts = 64   // named for a split, and racks: thousands of packed files have replicas on as many hosts
+	maxSplitHosts = 64   // hosts of a split, and racks: thousands of packed files have replicas on as many hosts
 )
 
-// errPiecesChanged is the error of Relocate for splits of an input that has changed.
+// errPiecesChanged is the error of Relocate if the input of the splits has changed.
 var errPiecesChanged = errors.New("mapreduce: the input changed")
 
 // FileBlock is a block of an input file and the places of its replicas. Hosts
@@ -32,8 +32,8 @@ type Piece struct {
 	Offset int64  `json:"offset"`
 	Length int64  `json:"length"`
 	Codec  Codec  `json:"codec"`
-	// FileLength is the length of the file when its splits were planned: what is appended later
-	// belongs to no piece. 0: unknown. It is for FetchSplit alone.
+	// FileLength is the length of the file when its splits were planned; bytes appended later
+	// belong to no piece. 0: unknown. Only FetchSplit uses it.
 	FileLength int64 `json:"file_length,omitempty"`
 }
 
@@ -63,14 +63,12 @@ type splitUnit struct {
 	blocks []FileBlock
 }
 
-// PlanSplits turns blocks into splits. Each non-empty block and each compressed
-// file becomes one split. With combine > 0, units smaller than combine bytes are
-// packed together up to that size: first units of one host, then of one rack,
-// then the rest; larger units stay alone. The result does not depend on the
-// order of blocks and is sorted by first piece. Blocks of one file must not
-// overlap, and compressed files must be complete; a file may be there several
-// times, with all its blocks. O(n log n); packing adds
-// O(n hosts).
+// PlanSplits turns blocks into splits. Each non-empty block and each compressed file becomes one
+// split. With combine > 0, units smaller than combine bytes are packed together up to that size:
+// first units of one host, then of one rack, then the rest; larger units stay alone. The result
+// does not depend on the order of blocks and is sorted by first piece. Blocks of one file must not
+// overlap, and compressed files must be complete; a file may be listed several times, each time
+// with all its blocks. O(n log n); packing adds O(n hosts).
 func PlanSplits(blocks []FileBlock, combine int64) ([]Split, error) {
 	units, err := splitUnits(blocks)
 	if err != nil {
@@ -92,10 +90,10 @@ func PlanSplits(blocks []FileBlock, combine int64) ([]Split, error) {
 	return splits, nil
 }
 
-// Relocate returns the splits with the hosts and racks of blocks, which are those
-// of the same input looked up again. The pieces stay as they are: packed anew,
-// they would follow replicas that have moved. It is an error if a block of a split
-// is no longer there; further files are passed over. O(n log n).
+// Relocate returns the splits with the hosts and racks of blocks, which must be a new lookup of the
+// same input. The pieces do not change: packing again could group them differently, because
+// replicas have moved. It returns an error if a block of a split no longer exists; it ignores
+// additional files. O(n log n).
 func Relocate(blocks []FileBlock, splits []Split) ([]Split, error) {
 	units, err := splitUnits(blocks)
 	if err != nil {
@@ -128,9 +126,9 @@ func comparePieces(a, b Piece) int {
 	return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Offset, b.Offset))
 }
 
-// splitUnits sorts the blocks by path and offset and joins the blocks of each
-// compressed file. A file whose blocks are there several times, because the job
-// names it several times, yields its units as often.
+// splitUnits sorts the blocks by path and offset and joins the blocks of each compressed file. If
+// the job names a file several times, its blocks are listed several times, and its units are
+// returned as often.
 func splitUnits(blocks []FileBlock) ([]splitUnit, error) {
 	sorted := slices.Clone(blocks)
 	slices.SortStableFunc(sorted, func(a, b FileBlock) int {
@@ -160,8 +158,7 @@ func splitUnits(blocks []FileBlock) ([]splitUnit, error) {
 	return units, nil
 }
 
-// distinctBlocks returns each block of a file once, and how often all of them are
-// there.
+// distinctBlocks returns each block of a file once, and how often the list contains all of them.
 func distinctBlocks(sorted []FileBlock) (once []FileBlock, copies int, err error) {
 	n := 0 // of the present block
 	for i, b := range sorted {
@@ -221,7 +218,7 @@ func newSplit(us []splitUnit) Split {
 		}
 	}
 	s.Hosts, s.Racks = sortedByBytes(hosts), sortedByBytes(racks)
-	if n := len(s.Hosts); n > 0 && hosts[s.Hosts[n-1]] < s.length() { // the last holds least
+	if n := len(s.Hosts); n > 0 && hosts[s.Hosts[n-1]] < s.length() { // the last host has the fewest bytes
 		s.HostBytes = make([]int64, n)
 		for k, h := range s.Hosts {
 			s.HostBytes[k] = hosts[h]

@@ -149,8 +149,9 @@ func TestPlanSplitsCoversEveryByteOnce(t *testing.T) {
 	})
 }
 
-// For any blocks: of what a host holds, less than half a split ends in splits that are not whole on one host; the same for
-// racks. The bytes of each host are those of the pieces that it holds, counted one by one.
+// For any blocks: of the units that a host holds, less than half a split's bytes end up in splits
+// that are not whole on one host; the same holds for racks. The bytes of each host are those of the
+// pieces that it holds, counted one by one.
 func TestPackedSplitsAreLocal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		blocks := drawBlocks(t)
@@ -167,7 +168,7 @@ func TestPackedSplitsAreLocal(t *testing.T) {
 			onHost, onRack := slowBytes(blocks, s, hosts), slowBytes(blocks, s, racks)
 			checkHostBytes(t, s, onHost)
 			if len(s.Pieces) == 1 {
-				continue // a file's blocks are where they are
+				continue // a single piece is not packed
 			}
 			if !holdWhole(onHost, s.length()) {
 				scattered += slowLocated(blocks, s, hosts)
@@ -249,7 +250,7 @@ func checkHostBytes(t *rapid.T, s *Split, want map[string]int64) {
 	}
 }
 
-// A split of thousands of files has replicas on as many hosts: the best are kept.
+// A split of thousands of files has replicas on as many hosts: the best hosts are kept.
 func TestSplitKeepsTheBestHosts(t *testing.T) {
 	var blocks []FileBlock
 	for i := range 2000 {
@@ -266,7 +267,8 @@ func TestSplitKeepsTheBestHosts(t *testing.T) {
 	}
 }
 
-// Replicas move, and other versions pack otherwise: accepted splits keep their pieces and get the new hosts.
+// Replicas move, and other versions pack differently: accepted splits keep their pieces and get the
+// new hosts.
 func TestRelocateKeepsPieces(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		blocks := drawBlocks(t)
@@ -378,7 +380,8 @@ func TestFetchSplitCoversEachLineOnce(t *testing.T) {
 		if rapid.Bool().Draw(t, "final newline") {
 			text += "\n"
 		}
-		// What was appended since is not part of the input, and no file may be longer than it was.
+		// Bytes appended after planning are not part of the input. If the planned length is unknown,
+		// the file must not have grown.
 		later, planned := rapid.StringMatching(`[a-c\n]{0,20}`).Draw(t, "appended"), int64(len(text))
 		if later == "" && rapid.Bool().Draw(t, "an unknown length") {
 			planned = 0
@@ -427,7 +430,8 @@ func TestFetchSplitResumesWhereItFailed(t *testing.T) {
 	}
 }
 
-// Thousands of small files may be packed into one split: what a piece costs must not grow with the buffer.
+// Thousands of small files may be packed into one split, so the cost of a piece must not grow with
+// the buffer.
 func TestPiecesShareABuffer(t *testing.T) {
 	src := &memSource{files: map[string][]byte{"f": []byte("a line\n")}, readBytes: fetchBufferBytes}
 	s := &Split{Pieces: make([]Piece, 100)}

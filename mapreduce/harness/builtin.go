@@ -53,10 +53,10 @@ func (t *task) builtinMap(collect collectFunc) error {
 	})
 }
 
-// eachMatch calls use with each line of text that re matches. text ends with a newline. Lines
-// without the literal with which each match begins are passed over, many at a time.
+// eachMatch calls use with each line of text that re matches. text ends with a newline. It skips
+// lines without the literal prefix of re, many at a time.
 func eachMatch(text []byte, re *regexp.Regexp, use func(line []byte) error) error {
-	prefix, _ := re.LiteralPrefix() // never with U+FFFD, which matches invalid bytes as well
+	prefix, _ := re.LiteralPrefix() // prefix never contains U+FFFD, which matches invalid bytes as well
 	literal := []byte(prefix)
 	for len(text) > 0 {
 		i := bytes.Index(text, literal)

@@ -10,7 +10,7 @@ import (
 	"github.com/drover-run/drover/internal/seed"
 )
 
-// The lines found in a whole text are those that match one by one.
+// The lines that eachMatch finds in a whole text are the lines that match one by one.
 func TestEachMatchFindsWhatLinesMatch(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed.New(t), 0))
 	patterns := []string{"ab", "^ab", "ab$", "^ab$", "a.b", "(?i)ab", "b|ab", "", "^$", "a\\nb", "a\nb", "\uFFFDa", "aé", "ab+c?", "(?m)^a$", "x{2}"}

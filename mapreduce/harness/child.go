@@ -27,7 +27,7 @@ type spawner struct {
 	requests chan func()
 	done     sync.WaitGroup
 
-	mu  sync.Mutex // held while a process is started: until its pid is known it must not be reaped
+	mu  sync.Mutex // held while a process is started: until its pid is recorded in own, it must not be reaped
 	own map[int]bool
 }
 
@@ -177,7 +177,7 @@ func (t *task) runProgram(p program) error {
 	side.Go(func() { meter.Run(ended) })
 	var status *os.ProcessState
 	side.Go(func() {
-		_ = t.spawner.wait(cmd) // the state says how it ended
+		_ = t.spawner.wait(cmd) // the process state says how the program ended
 		status = cmd.ProcessState
 		close(ended)
 		stopFeed()
@@ -298,9 +298,9 @@ func (t *task) recordUsage(s *os.ProcessState, meter *peakmem.Meter) {
 	}
 }
 
-// classifyExit returns the outcome of an execution. The first that applies wins:
-// the harness was stopped; the harness killed the program because of its own
-// failure; the program failed; the harness failed without affecting the program.
+// classifyExit returns the outcome of an execution. The first of these that applies wins: the
+// harness was stopped; the harness killed the program because of its own failure; the program
+// failed; the harness failed without affecting the program.
 func (t *task) classifyExit(p program, s *os.ProcessState, feedErr, drainErr error, killed bool) error {
 	own := errors.Join(feedErr, drainErr)
 	switch {
@@ -321,7 +321,7 @@ func (t *task) classifyExit(p program, s *os.ProcessState, feedErr, drainErr err
 	}
 	t.user.exit = s.ExitCode()
 	hint := ""
-	switch s.ExitCode() { // of a shell or of env: a program that is not there itself does not start
+	switch s.ExitCode() { // exit status of a shell or of env; if the program itself is missing, it does not start at all
 	case 127:
 		hint = ": a program that it runs was not found (standard error names it)"
 	case 126:

@@ -17,7 +17,7 @@ type (
 	emitFunc = func(sortmerge.Record) error
 )
 
-// combiner reduces a sorted sequence of records. It sees the keys of lines, not their encodings.
+// combiner reduces a sorted sequence of records. It sees decoded keys, as they were on their lines.
 type combiner interface {
 	combine(next nextFunc, emit emitFunc) error
 }
@@ -30,12 +30,12 @@ func (t *task) newCombiner(p *mapreduce.Program) sortmerge.Combiner {
 	return c
 }
 
-// keyedCombiner connects a combiner with the collector: keys are decoded on their way in, and what it
-// writes goes to the reducers of its keys.
+// keyedCombiner connects a combiner with the collector: it decodes the keys of the combiner's
+// input, and assigns the combiner's output to the reducers of its keys.
 type keyedCombiner struct {
 	combiner
 	keys    *mapreduce.Keys
-	coder   *mapreduce.KeyCoder // its own: it runs while a mapper's key that was just encoded waits; nil: keys are not encoded
+	coder   *mapreduce.KeyCoder // not the mapper's coder: the combiner runs while the collector still uses the key that the mapper's coder encoded last; nil: keys are not encoded
 	reduces int
 }
 
@@ -54,7 +54,7 @@ func decodeKeys(next nextFunc, coder *mapreduce.KeyCoder) nextFunc {
 	if coder == nil {
 		return next
 	}
-	var decoded sortmerge.Record // merging still compares the key of next's own record
+	var decoded sortmerge.Record // a copy: merging still compares the encoded key of next's own record
 	return func() (*sortmerge.Record, error) {
 		r, err := next()
 		if r == nil || err != nil {
@@ -95,7 +95,7 @@ func (c commandCombiner) combine(next nextFunc, emit emitFunc) error {
 			})
 		}})
 	if f := (*classifiedError)(nil); errors.As(err, &f) && f.class == mapreduce.ClassUserExit {
-		return fmt.Errorf("the combiner: %w", err) // it runs in a map task, whose mapper did not fail
+		return fmt.Errorf("the combiner: %w", err) // the combiner runs in a map task, whose mapper did not fail
 	}
 	return err
 }
@@ -157,8 +157,8 @@ func foldGroups(next nextFunc, f valueFolder, emit func(key, value []byte) error
 	}
 }
 
-// sumFolder adds integers. What it refuses is in the mapper's output: another attempt finds the
-// same there.
+// sumFolder adds integers. Its errors are permanent: another attempt of the mapper would write the
+// same values.
 type sumFolder struct{ sum int64 }
 
 func (s *sumFolder) reset() { s.sum = 0 }

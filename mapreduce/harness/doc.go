@@ -1,5 +1,5 @@
-// Package harness is the program that executes one task at its place: in its container, or as a
-// plain process under "drover dev". It reads a mapreduce.TaskSpec, feeds the user's program as
+// Package harness is the program that executes one task where the task runs: in its container, or
+// as a plain process under "drover dev". It reads a mapreduce.TaskSpec, feeds the user's program as
 // Hadoop Streaming does, sorts, combines, spills and merges, and ends by writing a
 // mapreduce.Result.
 //
@@ -15,9 +15,9 @@
 // the harness is stopped (SIGTERM, then SIGKILL after grace_ms), and by the kernel when the harness
 // dies. As process 1 of a container the harness also reaps orphans.
 //
-// Conventions are those of Hadoop Streaming: lines on stdin; lines on stdout with the key up to the
-// first tab, or up to the one behind its last field (mapreduce.Keys); names of job and task in the
-// environment (see Environ); "reporter:counter:GROUP,NAME,AMOUNT" and "reporter:status:TEXT" on
+// Conventions are those of Hadoop Streaming: lines on stdin; lines on stdout, whose key ends at the
+// first tab, or at the tab behind the last key field (mapreduce.Keys); names of job and task in the
+// environment (see environ); "reporter:counter:GROUP,NAME,AMOUNT" and "reporter:status:TEXT" on
 // stderr, which are removed from the log. A program that stops reading early and ends with status 0
 // has succeeded.
 package harness

@@ -58,10 +58,9 @@ func lookupEnv(env []string, key string) string {
 	return ""
 }
 
-// lookPath finds a program as a shell in dir would. Like Hadoop, it searches dir
-// itself before the PATH of the program's environment. A file in dir that is not
-// executable is returned if nothing else has the name, so that its start says why
-// it fails.
+// lookPath finds a program as a shell in dir would. Like Hadoop, it searches dir itself before the
+// PATH of the program's environment. If only a file in dir that is not executable has the name,
+// lookPath returns it, so that the error of its start gives the reason.
 func lookPath(name, dir string, env []string) (string, error) {
 	if filepath.IsAbs(name) {
 		return name, nil
@@ -93,9 +92,9 @@ func isRegular(path string) bool {
 	return err == nil && st.Mode().IsRegular()
 }
 
-// startHint returns what the user can do about a program that could not be
-// started, or the bare error if nothing is known. path is where the program was
-// looked for, name what the command calls it.
+// startHint returns what the user can do about a program that could not be started, or the bare
+// error if nothing is known. path is where lookPath looked for the program, name is the program's
+// name in the command.
 func startHint(path, name string, err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !isRegular(path):

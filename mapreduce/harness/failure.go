@@ -28,9 +28,8 @@ func permanentErrorf(c mapreduce.ExitClass, format string, a ...any) error {
 	return &classifiedError{class: c, permanent: true, err: fmt.Errorf(format, a...)}
 }
 
-// isPermanent reports whether no other attempt can do better. Only what the program
-// did can be permanent: a full disk, or an input that did not arrive, is not,
-// whatever else failed.
+// isPermanent reports whether every other attempt would fail too. Only failures of the program can
+// be permanent. A full disk or missing input is not, whatever else failed.
 func isPermanent(err error, c mapreduce.ExitClass) bool {
 	var f *classifiedError
 	return (c == mapreduce.ClassUserExit || c == mapreduce.ClassUserData) && errors.As(err, &f) && f.permanent

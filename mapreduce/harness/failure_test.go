@@ -29,7 +29,7 @@ func shellProgram(script string) mapreduce.Program {
 // read would block a harness that only writes.
 var bigInput = strings.Repeat("some words in a line\n", 400_000)
 
-// wantPermanent matches the errors that no other attempt can avoid.
+// wantPermanent matches the errors that every other attempt would have too.
 var wantPermanent = regexp.MustCompile("not found|cannot be started|longer than|not valid|larger than|SequenceFile|whole number|no tab|64 bits")
 
 func TestFaultyMappers(t *testing.T) {
@@ -112,7 +112,7 @@ func TestFaultyMappers(t *testing.T) {
 	}
 }
 
-// Of a split that packs many files, the message says how far the program got.
+// For a split that packs many files, the message says how far the program got.
 func TestFailedMapperNamesTheFileOfAPackedSplit(t *testing.T) {
 	j := newTestJob(t, t.TempDir())
 	pieces := []mapreduce.Piece{{Path: "file:///in/a", Length: 2, Codec: mapreduce.CodecNone}, {Path: "file:///in/b", Codec: mapreduce.CodecNone}, {Path: "file:///in/c", Codec: mapreduce.CodecNone}}
@@ -130,7 +130,8 @@ func TestFailedMapperNamesTheFileOfAPackedSplit(t *testing.T) {
 	}
 }
 
-// A program that cannot be started is the most common mistake in a new job: the message says what to do.
+// A program that cannot be started is the most common mistake in a new job: the message says what
+// to do.
 func TestStartErrorsNameTheCure(t *testing.T) {
 	for name, c := range map[string]struct {
 		file string // content of prog in the working folder; empty: none
@@ -398,7 +399,7 @@ func TestReportersOfAllPrograms(t *testing.T) {
 	}
 }
 
-// A total that misses some counts would look right, so the task fails, once.
+// An incomplete total would look right, so the task fails, and is not retried.
 func TestTooManyCountersFailTheTask(t *testing.T) {
 	j := newTestJob(t, t.TempDir())
 	s := j.mapSpec(0, shellProgram(`cat >/dev/null; i=0; while [ $i -lt 1100 ]; do echo "reporter:counter:g,n$i,1"; i=$((i+1)); done >&2`), 1)

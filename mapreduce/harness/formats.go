@@ -10,9 +10,8 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// binaryFormats are container formats whose files begin with these letters and a
-// version byte below 9. Read as lines they would give garbage that looks like a
-// result.
+// binaryFormats are container formats whose files begin with these letters and a version byte below
+// 9. Read as lines, such a file would produce garbage that looks like a result.
 var binaryFormats = []struct{ letters, name string }{
 	{"SEQ", "a Hadoop SequenceFile"},
 	{"RCF", "a Hive RCFile"},
@@ -22,7 +21,7 @@ var binaryFormats = []struct{ letters, name string }{
 // refuseBinaryFormat returns r from its start, or an error if its first bytes are
 // those of a format that is not text lines.
 func refuseBinaryFormat(r io.Reader, p mapreduce.Piece) (io.Reader, error) {
-	head, err := io.ReadAll(io.LimitReader(r, 4)) // not io.ReadFull, whose error for a short file is also that of one that is cut
+	head, err := io.ReadAll(io.LimitReader(r, 4)) // not io.ReadFull: its error for a short file equals the error for a truncated one
 	if err != nil {
 		if p.Codec != mapreduce.CodecNone {
 			err = &decompressError{err}
@@ -42,7 +41,7 @@ func refuseBinaryFormat(r io.Reader, p mapreduce.Piece) (io.Reader, error) {
 // zlibReader reads zlib streams, one after the other, as Hadoop's default codec
 // does.
 type zlibReader struct {
-	in *bufio.Reader // a zlib reader takes no byte too many from an io.ByteReader
+	in *bufio.Reader // a zlib reader reads no byte too many from an io.ByteReader
 	z  io.ReadCloser
 }
 

@@ -17,7 +17,8 @@ import (
 // bzip2Lines is the output of bzip2 for "a line\nanother\n".
 const bzip2Lines = "QlpoOTFBWSZTWRRg/DIAAAHRgAAQQAAiZZQAIAAxANNNBAaGQgKY5yK3D3i7kinChICjB+GQ"
 
-// Wherever a compressed file is cut, its task fails: what could still be read looks like a result.
+// Wherever a compressed file is cut, its task fails: the readable part would look like a complete
+// input.
 func TestCutCompressedInputIsRefused(t *testing.T) {
 	const text = "a line\nanother\n"
 	compress := func(open func(io.Writer) io.WriteCloser) string {
@@ -41,7 +42,7 @@ func TestCutCompressedInputIsRefused(t *testing.T) {
 		}),
 	} {
 		for cut := 1; cut < 2*len(file); cut++ {
-			want := cut == len(file) // the first of two streams is a file as well
+			want := cut == len(file) // the first of two streams is a complete file, too
 			got, err := readAllOf(file+file, cut, codec)
 			if (err == nil) != want || want && got != text || !strings.HasPrefix(text+text, got) {
 				t.Errorf("%s cut at %d of 2 times %d bytes: %q, %v", codec, cut, len(file), got, err)
@@ -53,7 +54,7 @@ func TestCutCompressedInputIsRefused(t *testing.T) {
 	}
 }
 
-// readAllOf reads a compressed file that ends too early as a task reads a piece.
+// readAllOf reads a compressed file that ends too early in the way in which a task reads a piece.
 func readAllOf(file string, size int, codec mapreduce.Codec) (string, error) {
 	r, closeReader, err := decompress(strings.NewReader(file[:size]), codec)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// FuzzDecompress reads an input as each codec: an error or bytes, never a panic, and as
-// few bytes in memory as are asked for.
+// FuzzDecompress reads an input with each codec: the result must be an error or bytes, never a
+// panic, and no more bytes may be in memory than are requested.
 func FuzzDecompress(f *testing.F) {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)

@@ -8,9 +8,9 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// gzipReader reads the members of a gzip file one after the other, and passes over
-// zeros after a member, with which some programs fill up blocks. Other bytes there
-// are an error: they may be a damaged member.
+// gzipReader reads the members of a gzip file one after the other. It skips zeros after a member,
+// with which some programs fill up blocks. Other bytes there are an error, because they may be a
+// damaged member.
 type gzipReader struct {
 	in *bufio.Reader
 	z  *gzip.Reader

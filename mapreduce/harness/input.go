@@ -18,7 +18,7 @@ import (
 const (
 	minPoll    = time.Millisecond
 	maxPoll    = 20 * time.Millisecond
-	zstdWindow = 32 << 20 // as "zstd --long=25" needs, and all levels but 21 and 22; it is charged to the task
+	zstdWindow = 32 << 20 // the window of "zstd --long=25" and of all levels but 21 and 22; it is charged to the task
 )
 
 // stallTimer limits waiting. It adds up its own sleeps instead of reading a
@@ -50,9 +50,9 @@ func (s *stallTimer) wait(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// growingInput reads the growing input while the helper writes it. A piece whose
-// end is not known yet can be read only if it is the last one, because any other
-// would run into the next piece.
+// growingInput reads the growing input while the helper writes it. A piece whose end is not known
+// yet can be read only if it is the last one: reading any other piece would run into the next
+// piece.
 type growingInput struct {
 	ctx      context.Context
 	path     string
@@ -295,7 +295,7 @@ func (t *task) passChunk(path string, buf []byte, have int, lines bool, use func
 	return buf, have, nil
 }
 
-// endLastLine passes on the last line of a piece that lacks a newline, with one.
+// endLastLine passes on the last line of a piece that lacks a newline, and adds the newline.
 func (t *task) endLastLine(buf []byte, have int, last byte, use func([]byte) error) error {
 	if last == '\n' {
 		return nil

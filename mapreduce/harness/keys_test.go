@@ -15,9 +15,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// testdata/keys.txt has jobs of commands with keys of several fields and with ranges. A case has its settings, the
-// inputs of its map tasks after lines "map", and what is expected after lines "reduce I": what that reducer reads. A tab is
-// written as "|".
+// testdata/keys.txt has jobs of commands whose keys have several fields or ranges. A case has its
+// settings, then the inputs of its map tasks after lines "map", then the expected input of each
+// reducer after a line "reduce I". A tab is written as "|".
 func TestKeysOfCommands(t *testing.T) {
 	const file = "testdata/keys.txt"
 	script, err := os.ReadFile(file)
@@ -45,7 +45,8 @@ func TestKeysOfCommands(t *testing.T) {
 	}
 }
 
-// runKeys runs a job of commands, with settings and the inputs of its map tasks, and returns what its reducers read.
+// runKeys runs a job of commands, with settings and the inputs of its map tasks, and returns what
+// its reducers read.
 func runKeys(t *testing.T, parts []string) string {
 	h := newTestJob(t, t.TempDir())
 	cat := mapreduce.Program{Argv: []string{"cat"}}

@@ -11,10 +11,10 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// Main executes the task whose spec is the only argument and returns the exit
-// code of the process, one of mapreduce.Exit…. SIGTERM and SIGINT stop the task.
-// stdout and stderr are the log of the program. With the arguments "probe FILE
-// BYTES" it runs a node's probe instead, with WithSecrets it becomes another program.
+// Main executes the task whose spec is the only argument and returns the exit code of the process,
+// one of mapreduce.Exit…. SIGTERM and SIGINT stop the task. stdout and stderr are the log of the
+// program. With the arguments "probe FILE BYTES" Main runs a node's probe instead. With WithSecrets
+// it replaces itself by another program.
 func Main(args []string) int {
 	if len(args) == 3 && args[0] == "probe" {
 		return runProbe(args[1], args[2])
@@ -41,8 +41,8 @@ func Main(args []string) int {
 	return Run(ctx, spec, os.Stdout, os.Stderr)
 }
 
-// Run executes the task, writes its result and returns the exit code. What stdout and log get is
-// the log of the program. It ends early when the context does.
+// Run executes the task, writes its result and returns the exit code. The log of the program is
+// written to stdout and log. Run ends early when the context ends.
 func Run(ctx context.Context, spec *mapreduce.TaskSpec, stdout *os.File, log io.Writer) int {
 	t := newTask(ctx, spec, stdout, log)
 	err := t.reserveResultSpace()

@@ -61,7 +61,7 @@ func (t *task) mapToCollector(c *sortmerge.Collector) error {
 	collect := func(key, value []byte, bare bool) error {
 		return c.Add(mapreduce.Partition(key, t.spec.Reduces), sortmerge.Record{Key: key, Value: value, NoValue: bare})
 	}
-	switch k := &t.spec.Keys; { // apart, since the usual partitioner is inlined
+	switch k := &t.spec.Keys; { // separate functions, so that the compiler inlines the usual partitioner
 	case t.coder != nil:
 		collect = func(key, value []byte, bare bool) error {
 			t.partial.MapOutput.Records++
@@ -93,8 +93,8 @@ func (t *task) lineCollector(collect collectFunc) func(line []byte) error {
 	return func(line []byte) error { return collect(mapreduce.SplitLine(line)) }
 }
 
-// runMapper runs the user's mapper over the split. A failure of it names the
-// split, in which the record that it failed on can be found.
+// runMapper runs the user's mapper over the split. The error of a failed mapper names the split, so
+// that the user can find the failing record there.
 func (t *task) runMapper(drain func(io.Reader) error) error {
 	err := t.runProgram(program{argv: t.spec.Program.Argv, feed: t.feedSplit, drain: drain})
 	var f *classifiedError
@@ -103,7 +103,7 @@ func (t *task) runMapper(drain func(io.Reader) error) error {
 		return err
 	}
 	p, more := pieces[0], ""
-	if n := len(pieces) - 1; n > 0 { // what was written to it may still be in its pipe: it failed there or before
+	if n := len(pieces) - 1; n > 0 { // the last piece may still have been in the program's pipe: it failed at that piece or before
 		given := t.piece.Load()
 		more = fmt.Sprintf(" and %d more pieces; it had been given %d of all, the last of %s", n, given+1, pieces[given].Path)
 	}

@@ -11,17 +11,16 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// outputWriter writes the output file of a reduce or map-only task: text that
-// ends with a newline, compressed if asked for, with length and checksum of the
-// stored bytes. A goroutine of its own compresses, sums and writes one buffer while
-// the caller fills the other.
+// outputWriter writes the output file of a reduce or map-only task: text that ends with a newline,
+// compressed if requested, with length and checksum of the stored bytes. Its goroutine compresses,
+// sums and writes one buffer while the caller fills the other.
 type outputWriter struct {
 	buf    []byte        // the caller's
 	full   chan []byte   // to the goroutine
 	free   chan []byte   // back from it
 	failed chan struct{} // closed at the first error
 	ended  chan struct{} // closed when the goroutine has ended
-	err    error         // the first one; read it after failed or ended
+	err    error         // the first error; read it only after failed or ended is closed
 
 	// Owned by the goroutine until it has ended.
 	file     *os.File
@@ -55,8 +54,8 @@ func createOutput(o *mapreduce.OutputFile, counts *flowCounter) (*outputWriter, 
 	return w, nil
 }
 
-// writeBuffers writes what the caller fills, until full is closed. After an error it
-// only returns buffers.
+// writeBuffers writes the buffers that the caller fills, until full is closed. After an error it
+// only returns the buffers to the caller.
 func (w *outputWriter) writeBuffers() {
 	defer close(w.ended)
 	for p := range w.full {

@@ -12,7 +12,7 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// A disk that is full ends the writing, however much is still to come.
+// A full disk ends the writing, however much output is still to come.
 func TestOutputOnFullDisk(t *testing.T) {
 	for name, write := range map[string]func(w *outputWriter) error{
 		"lines": func(w *outputWriter) error {
@@ -39,7 +39,7 @@ func TestOutputOnFullDisk(t *testing.T) {
 	}
 }
 
-// The file of an earlier run may be in a result already: it is replaced, not written to.
+// The file of an earlier run may be in a result already, so it is replaced and not written to.
 func TestOutputReplacesEarlierFile(t *testing.T) {
 	dir := t.TempDir()
 	path, result := filepath.Join(dir, "out"), filepath.Join(dir, "result")
@@ -70,7 +70,8 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-// What was written is in the file in its order, whatever the sizes, with its length and checksum.
+// The file contains the written lines in order, whatever their sizes, and length and checksum
+// match.
 func TestOutputOrder(t *testing.T) {
 	for _, codec := range []mapreduce.Codec{mapreduce.CodecNone, mapreduce.CodecZstd} {
 		path := filepath.Join(t.TempDir(), "out")

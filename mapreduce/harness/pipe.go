@@ -16,7 +16,7 @@ const (
 
 	pollIn      = 1 // POLLIN, POLLOUT
 	pollOut     = 4
-	maxPollTime = 100 * time.Millisecond // how often waitReady looks whether it may go on
+	maxPollTime = 100 * time.Millisecond // how often waitReady checks whether its time is up
 )
 
 // pipeEnd is the harness's end of a pipe to a program, for one reader or writer.
@@ -26,10 +26,10 @@ const (
 // harness's CPU time.
 type pipeEnd struct {
 	fd   int
-	left atomic.Int64 // for how many nanoseconds it may still be waited for; noLimit: for ever
+	left atomic.Int64 // remaining waiting time in nanoseconds; noLimit: unlimited
 }
 
-// noLimit is longer than anything waits.
+// noLimit means that waiting never expires.
 const noLimit = math.MaxInt64
 
 // newPipe creates a pipe. The harness keeps the writing end if write is set,
@@ -56,8 +56,8 @@ func newPipe(write bool) (own *pipeEnd, child *os.File, err error) {
 	return own, child, nil
 }
 
-// expireIn makes waiting fail with os.ErrDeadlineExceeded once it has taken d from now on. Time in
-// which the task was frozen, or its clock was set, does not count.
+// expireIn makes waiting fail with os.ErrDeadlineExceeded once the wait has taken d from now on.
+// Time during which the task was frozen or its clock was set does not count.
 func (p *pipeEnd) expireIn(d time.Duration) { p.left.Store(d.Nanoseconds()) }
 
 // pollfd is struct pollfd of poll(2).
@@ -67,7 +67,7 @@ type pollfd struct {
 	revents int16
 }
 
-// waitReady waits until the pipe is ready or may not be waited for any longer.
+// waitReady waits until the pipe is ready or its waiting time is up.
 func (p *pipeEnd) waitReady(events int16) error {
 	for {
 		if p.left.Load() <= 0 {
@@ -78,7 +78,7 @@ func (p *pipeEnd) waitReady(events int16) error {
 		began := time.Now()
 		n, _, e := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&f)), 1, uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
 		if p.left.Load() != noLimit {
-			p.left.Add(-max(0, min(time.Since(began), maxPollTime)).Nanoseconds()) // it was frozen if that is more
+			p.left.Add(-max(0, min(time.Since(began), maxPollTime)).Nanoseconds()) // a longer time means that the task was frozen
 		}
 		switch {
 		case e != 0 && e != syscall.EINTR:

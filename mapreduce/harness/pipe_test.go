@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// What is still waited for after the program's end is not cut short by time in which the task could not wait: it may
-// have been frozen, or moved to a machine with another clock.
+// The wait for pipes after the program's end is not shortened by time in which the task could not
+// wait: it may have been frozen, or moved to a machine with another clock.
 func TestExpiringPipeCountsOnlyWaiting(t *testing.T) {
 	own, child, err := newPipe(false)
 	check(t, err)
@@ -16,10 +16,10 @@ func TestExpiringPipeCountsOnlyWaiting(t *testing.T) {
 	defer child.Close()
 	const limit = 200 * time.Millisecond
 	own.expireIn(limit)
-	time.Sleep(limit + limit/2) // instead of a freeze
+	time.Sleep(limit + limit/2) // simulates a freeze
 	written := make(chan error, 1)
 	go func() {
-		time.Sleep(limit / 4) // Read shall wait for it
+		time.Sleep(limit / 4) // Read must wait for this
 		_, err := child.Write([]byte("late"))
 		written <- err
 	}()

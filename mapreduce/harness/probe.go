@@ -15,11 +15,10 @@ const probeInterval = 2 * time.Millisecond
 // maxProbeCounts is ten minutes of running, many times what a probe takes.
 const maxProbeCounts = uint64(10 * time.Minute / probeInterval)
 
-// runProbe is the program with which a node tests its suspension levels. It holds
-// size bytes of memory, counts in a file, and at each count verifies the next
-// page, so that memory that was restored wrongly ends it. It runs until it is
-// killed, but not for ever where the daemon ended before that: at most for
-// maxProbeCounts, and no longer than its file has a name.
+// runProbe is the program with which a node tests its suspension levels. It holds size bytes of
+// memory, counts in a file, and at each count verifies the next page, so that wrongly restored
+// memory ends it. It runs until it is killed. If the daemon ends before it kills the probe, the
+// probe ends after maxProbeCounts, or when its file is unlinked.
 func runProbe(file, size string) int {
 	n, err := strconv.ParseInt(size, 10, 64)
 	if err != nil || n < 0 || n > 1<<40 {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A probe whose folder is gone, since the daemon that started it was ended, ends too.
+// A probe ends when its folder is removed, because the daemon that started it has ended.
 func TestProbeEndsWithItsFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "count")
 	ended := make(chan int, 1)

@@ -11,17 +11,18 @@ import (
 	"testing"
 )
 
-// Orphans are reaped also if they lead a process group or a session, and the exit codes of the harness's own children are not
-// lost to the reaper.
+// Orphans are reaped even if they lead a process group or a session, and the reaper does not take
+// the exit codes of the harness's own children.
 func TestOrphansAreReaped(t *testing.T) {
-	cmd := exec.Command(os.Args[0]) // another process: it inherits the orphans, and no test's children
+	cmd := exec.Command(os.Args[0]) // a separate process, which inherits only the orphans and no children of other tests
 	cmd.Env = append(os.Environ(), "DROVER_TEST_REAP=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, out)
 	}
 }
 
-// inheritOrphans starts programs that leave orphans behind, as the harness in a container does. It returns an exit code.
+// inheritOrphans starts programs that leave orphans behind, as the harness in a container does. It
+// returns an exit code.
 func inheritOrphans() int {
 	const setChildSubreaper = 36 // of prctl
 	if _, _, e := syscall.RawSyscall(syscall.SYS_PRCTL, setChildSubreaper, 1, 0); e != 0 {

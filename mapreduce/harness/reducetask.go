@@ -74,9 +74,9 @@ func (t *task) countInput(next nextFunc) nextFunc {
 	}
 }
 
-// awaitSegments follows the journal until the file of every map task is present. It
-// waits without a limit: a map may run for hours yet, and the node watches the helper.
-// It returns the segments in the order of the map tasks.
+// awaitSegments follows the journal until the file of every map task is present. It waits without a
+// limit, because a map may run for hours and the node watches the helper. It returns the segments
+// in the order of the map tasks.
 func (t *task) awaitSegments() ([]mapreduce.Segment, error) {
 	in := t.spec.Shuffle
 	j := mapreduce.JournalReader{Path: in.Journal}

@@ -94,7 +94,8 @@ func drawJob(t *rapid.T) (reference.Job, *rapid.Generator[string]) {
 	return j, line
 }
 
-// drawKeys draws what of a line is its key, of at most so many fields, and which reducer gets it; often the default.
+// drawKeys draws which part of a line is its key, of at most this many fields, and which reducer
+// gets it; often the default.
 func drawKeys(t *rapid.T, j *reference.Job, fields int) {
 	j.KeyFields = min(fields, rapid.SampledFrom([]int{0, 0, 1, 2, 3}).Draw(t, "key fields"))
 	if n := max(j.KeyFields, 1); rapid.Bool().Draw(t, "order") {
@@ -106,7 +107,7 @@ func drawKeys(t *rapid.T, j *reference.Job, fields int) {
 	case 2:
 		key := rapid.StringMatching(`([a-d]{1,2}|-?[0-9]{1,2})(\t[a-c0-9]{0,2})?`)
 		order, _ := keyorder.Parse(j.KeyOrder)
-		inOrder := func(key string) string { return string(order.Append(nil, []byte(key))) } // equal for keys that the order holds for equal
+		inOrder := func(key string) string { return string(order.Append(nil, []byte(key))) } // equal for keys that are equal in the order
 		j.PartitionKeys = rapid.SliceOfNDistinct(key, j.Reduces-1, j.Reduces-1, inOrder).Draw(t, "partition keys")
 		slices.SortFunc(j.PartitionKeys, order.Compare)
 	}

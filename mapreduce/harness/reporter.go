@@ -18,8 +18,8 @@ import (
 // Limits on what a program may report.
 const (
 	maxCounters     = mapreduce.MaxCounters
-	maxCounterName  = mapreduce.MaxCounterName // of group and name together
-	maxCounterGroup = 191                      // of which this much may be the group
+	maxCounterName  = mapreduce.MaxCounterName // bytes of group and name together
+	maxCounterGroup = 191                      // bytes of the group
 	maxStatus       = 4 << 10
 	maxTail         = 2 << 10
 	stderrBuffer    = 64 << 10
@@ -160,8 +160,8 @@ func (p *reporter) snapshot() (c mapreduce.Counters, dropped int64, status, tail
 	return c, p.dropped, p.status, strings.ToValidUTF8(string(t), "?")
 }
 
-// checkCounters returns an error if the program reported more counters than a
-// task may have: totals that miss some would look right.
+// checkCounters returns an error if the program reported more counters than a task may have:
+// incomplete totals would look right.
 func (p *reporter) checkCounters() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,10 +15,10 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// WithSecrets is the first argument with which the harness adds variables to its
-// environment and becomes another program: with-secrets FILE PROGRAM ARGUMENTS. The
-// file has NAME=value entries, each ended by a zero byte, and is in memory: values
-// in the container's specification would be on disk, in the engine's records.
+// WithSecrets is the first argument with which the harness adds variables to its environment and
+// becomes another program: with-secrets FILE PROGRAM ARGUMENTS. The file has NAME=value entries,
+// each ended by a zero byte. It is in memory, because values in the container's specification would
+// be on disk, in the engine's records.
 const WithSecrets = "with-secrets"
 
 // maxSecretFile bounds the file: the kernel takes no larger environment.
@@ -47,7 +47,7 @@ func execWithSecrets(file string, argv []string) int {
 	return 126
 }
 
-// findCommand finds a program as the container engine does: in PATH alone.
+// findCommand finds a program as the container engine does: only in PATH.
 func findCommand(name, dir string, env []string) (string, error) {
 	if filepath.IsAbs(name) {
 		return name, nil
@@ -64,7 +64,8 @@ func findCommand(name, dir string, env []string) (string, error) {
 	return "", exec.ErrNotFound
 }
 
-// addSecrets returns an environment with the entries of a file; they win.
+// addSecrets returns an environment with the entries of a file, which override entries of the same
+// name.
 func addSecrets(env []string, file string) ([]string, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -80,7 +81,7 @@ func addSecrets(env []string, file string) ([]string, error) {
 	for entry := range bytes.SplitSeq(bytes.TrimSuffix(b, []byte{0}), []byte{0}) {
 		name, _, ok := bytes.Cut(entry, []byte("="))
 		if !ok || len(name) == 0 {
-			return nil, errors.New("the file is damaged") // without quoting it
+			return nil, errors.New("the file is damaged") // the error must not quote the secret
 		}
 		added[string(name)] = true
 		out = append(out, string(entry))

@@ -37,7 +37,7 @@ func (f *flowCounter) value() mapreduce.Flow {
 type task struct {
 	ctx      context.Context
 	spec     *mapreduce.TaskSpec
-	coder    *mapreduce.KeyCoder // encodes keys whose order is not that of their bytes; else nil
+	coder    *mapreduce.KeyCoder // encodes keys that are not ordered by their bytes; else nil
 	stdout   *os.File            // receives the stdout of a group task
 	reporter *reporter
 	spawner  *spawner
@@ -45,7 +45,7 @@ type task struct {
 	started  time.Time
 
 	in, out  flowCounter
-	piece    atomic.Int64 // index of the piece of the input that is read
+	piece    atomic.Int64 // index of the input piece being read
 	segments atomic.Int64
 	partial  mapreduce.Result // filled in step by step; buildResult completes it
 	user     struct {

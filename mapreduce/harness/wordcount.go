@@ -35,21 +35,21 @@ func eachWord(text []byte, use func(word []byte) error) error {
 type wordSlot struct {
 	word  uint64 // the bytes of a short word, the first one lowest, or the hash of a long one
 	count uint32 // 0: the slot is empty
-	at    uint32 // the length of a short word; of a long one its place in the arena, which is more than shortWord
+	at    uint32 // length of a short word; offset in the arena of a long word, which is above shortWord
 }
 
 const (
-	initialSlots  = 1 << 12 // fewer if they took more than half of the memory
+	initialSlots  = 1 << 12 // halved until they take at most half of the memory
 	wordSlotBytes = 16
 	maxCount      = 1<<32 - 1
-	shortWord     = 8 // bytes of the longest word that is in its slot
-	lengthBytes   = 4 // before a long word in the arena
+	shortWord     = 8 // largest length in bytes of a word that its slot holds
+	lengthBytes   = 4 // length prefix of a long word in the arena
 )
 
-// wordTable counts words in memory: an open-addressing hash table (linear
-// probing, at most half full), with words of more than eight bytes in an arena: to count
-// a shorter one touches one line of the processor's cache. It replaces both mapper and
-// combiner. When it is full, its counts go to the collector, which sorts them.
+// wordTable counts words in memory: an open-addressing hash table (linear probing, at most half
+// full). Words of more than eight bytes are in an arena; counting a shorter word touches only one
+// line of the processor's cache. The table replaces both mapper and combiner. When it is full, its
+// counts go to the collector, which sorts them.
 type wordTable struct {
 	collector *sortmerge.Collector
 	keys      *mapreduce.Keys
@@ -59,11 +59,11 @@ type wordTable struct {
 	slots     []wordSlot
 	shift     uint // number of hash bits not used for the slot index
 	used      int
-	arena     []byte // long words, each behind its length; the first shortWord+1 bytes are unused
+	arena     []byte // long words, each after its length; the first shortWord+1 bytes are unused
 	words     int64  // words passed to the collector, and their bytes including the value 1
 	bytes     int64
 	found     [wordsAhead]foundWord
-	touched   byte // what count and touch read ahead, so that the compiler cannot leave it out
+	touched   byte // result of the reads ahead in count and touch, so that the compiler cannot remove them
 }
 
 func newWordTable(to *sortmerge.Collector, spec *mapreduce.TaskSpec, coder *mapreduce.KeyCoder, memory int64) *wordTable {
@@ -76,17 +76,18 @@ func newWordTable(to *sortmerge.Collector, spec *mapreduce.TaskSpec, coder *mapr
 	return w
 }
 
-// spacesIn returns a word that has the highest bit of each byte of x set that separates words
-// (isSpace).
+// spacesIn returns a word in which the highest bit of each byte is set where the byte of x
+// separates words (isSpace).
 func spacesIn(x uint64) uint64 {
 	const ones, highest = 0x0101010101010101, 0x8080808080808080
-	low := x &^ highest // adding to it carries into no other byte
+	low := x &^ highest // adding to low carries into no other byte
 	space := (low + ones*(0x80-' ')) &^ (low + ones*(0x80-' '-1))
 	control := (low + ones*(0x80-'\t')) &^ (low + ones*(0x80-'\r'-1))
 	return (space | control) &^ x & highest
 }
 
-// load returns eight bytes of text from i on, the first one lowest, and zeros behind its end.
+// load returns the eight bytes of text from i on, the first one lowest, with zeros for bytes past
+// its end.
 func load(text []byte, i int) uint64 {
 	if i+8 <= len(text) {
 		return binary.LittleEndian.Uint64(text[i:])
@@ -96,7 +97,7 @@ func load(text []byte, i int) uint64 {
 	return binary.LittleEndian.Uint64(tail[:])
 }
 
-// foundWord is a word of a text that is to be counted.
+// foundWord is a word of a text that has been found but not yet counted.
 type foundWord struct {
 	word   uint64 // as in wordSlot
 	slot   uint32 // where the search for it begins
@@ -104,8 +105,8 @@ type foundWord struct {
 	from   int // in the text
 }
 
-// wordsAhead is how many words are found before they are counted: enough for the processor to have
-// many loads under way, few enough for the first level of its cache.
+// wordsAhead is how many words are found before they are counted: enough that the processor
+// overlaps many loads, few enough to fit into its first-level cache.
 const wordsAhead = 64
 
 // countText counts the words of whole lines: the last byte is a newline.
@@ -124,8 +125,8 @@ func (w *wordTable) countText(text []byte) error {
 	return nil
 }
 
-// find finds the next word of a text from i on, with length 0 if there is none, and returns where
-// the text goes on.
+// find finds the next word of a text from i on and returns where to search for the word after it.
+// f.length is 0 if there is no word.
 func (w *wordTable) find(text []byte, i int, f *foundWord) int {
 	for ; i < len(text); i++ {
 		x := load(text, i)
@@ -147,16 +148,16 @@ func (w *wordTable) find(text []byte, i int, f *foundWord) int {
 	return i
 }
 
-// count counts words of a text.
+// count counts the words of list, which find found in text.
 func (w *wordTable) count(text []byte, list []foundWord) error {
 	sum, slots := uint32(0), len(w.slots)
-	for i := range list { // each slot costs a trip to memory; here the trips overlap
+	for i := range list { // each slot is a cache miss; here the misses overlap
 		sum += w.slots[list[i].slot].count
 	}
 	w.touched += byte(sum)
 	for i := range list {
 		f := &list[i]
-		if len(w.slots) != slots { // it has grown since
+		if len(w.slots) != slots { // the table has grown since find
 			f.slot = w.slotOf(f.word)
 		}
 		var err error
@@ -172,7 +173,7 @@ func (w *wordTable) count(text []byte, list []foundWord) error {
 	return nil
 }
 
-// hashMultiplier scatters the bits of a word; the high ones of the product are good.
+// hashMultiplier scatters the bits of a word. The high bits of the product are the well-mixed ones.
 const hashMultiplier = 0x9E3779B97F4A7C15
 
 // longWord returns the end of the word that begins at i with the eight bytes first, and its hash.
@@ -228,7 +229,7 @@ func (w *wordTable) longWordAt(at uint32) []byte {
 	return w.arena[from : from+binary.LittleEndian.Uint32(w.arena[at:])]
 }
 
-// again counts a word of the table once more.
+// again counts another occurrence of a word that is in the table.
 func (w *wordTable) again(s *wordSlot) error {
 	if s.count++; s.count == maxCount {
 		return w.flush()
@@ -236,7 +237,7 @@ func (w *wordTable) again(s *wordSlot) error {
 	return nil
 }
 
-// added makes room for another word after one was added.
+// added makes space for another word after a word was added.
 func (w *wordTable) added() error {
 	w.used++
 	if 2*w.used < len(w.slots) && int64(cap(w.arena)+len(w.slots)*wordSlotBytes) <= w.memory {
@@ -268,7 +269,7 @@ func (w *wordTable) resize(n int) {
 
 // flush passes all counts to the collector and empties the table.
 func (w *wordTable) flush() error {
-	const ahead = 64 // slots whose words are touched before they are read
+	const ahead = 64 // slots whose words touch reads before collect does
 	for from := 0; from < len(w.slots); from += ahead {
 		list := w.slots[from:min(from+ahead, len(w.slots))]
 		w.touch(list)
@@ -282,7 +283,7 @@ func (w *wordTable) flush() error {
 		}
 	}
 	w.used = 0
-	if int64(cap(w.arena)+len(w.slots)*wordSlotBytes) > w.memory { // else the next word would find the table full
+	if int64(cap(w.arena)+len(w.slots)*wordSlotBytes) > w.memory { // otherwise the next word would find the table full
 		w.arena = make([]byte, shortWord+1)
 	}
 	w.arena = w.arena[:shortWord+1]
@@ -316,8 +317,8 @@ func (w *wordTable) collect(s *wordSlot) error {
 	return nil
 }
 
-// touch reads the first byte of each long word. They lie anywhere in the arena, and one after the
-// other each costs a trip to memory; here the trips overlap.
+// touch reads the first byte of each long word. The words lie anywhere in the arena, so reading one
+// after the other costs a cache miss each; here the misses overlap.
 func (w *wordTable) touch(list []wordSlot) {
 	sum := byte(0)
 	for i := range list {

@@ -52,8 +52,8 @@ func TestWordTableGrowsAndEmpties(t *testing.T) {
 	}
 }
 
-// A word that takes nearly all of the table's memory is passed on with its memory: the words behind it would find the
-// table full, and each would empty it.
+// A word that takes nearly all of the table's memory is passed on together with its memory.
+// Otherwise each later word would find the table full and empty it.
 func TestALongWordLeavesTheTableItsMemory(t *testing.T) {
 	c := sortmerge.NewCollector(sortmerge.Options{Parts: 1, Memory: 1 << 20, Dir: t.TempDir(), FanIn: 4, Precombined: true})
 	w := newWordTable(c, &mapreduce.TaskSpec{Reduces: 1}, nil, 1<<20)
@@ -65,7 +65,7 @@ func TestALongWordLeavesTheTableItsMemory(t *testing.T) {
 	}
 }
 
-// A table of little memory begins with fewer slots: it would be full with its first word.
+// A table of little memory begins with fewer slots; otherwise its first word would fill it.
 func TestATableOfLittleMemoryCounts(t *testing.T) {
 	c := sortmerge.NewCollector(sortmerge.Options{Parts: 1, Memory: 1 << 20, Dir: t.TempDir(), FanIn: 4, Precombined: true})
 	w := newWordTable(c, &mapreduce.TaskSpec{Reduces: 1}, nil, 32<<10)
@@ -76,8 +76,8 @@ func TestATableOfLittleMemoryCounts(t *testing.T) {
 	}
 }
 
-// Words of every length and of every byte, at every distance from the end of the text and of eight bytes,
-// are counted as splitting at single bytes counts them.
+// Words of every length and of every byte, at every distance from the end of the text and at every
+// offset in eight bytes, are counted as when the text is split byte by byte.
 func TestWordTableMatchesSplittingByBytes(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed.New(t), 0))
 	for range 300 {

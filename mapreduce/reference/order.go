@@ -22,8 +22,9 @@ func valueOf(s string) *big.Rat {
 	return v
 }
 
-// CompareKeys compares two keys by the entries of their order, "text", "number" or these with "
-// desc", by definition: the first field that differs decides. It is below zero if a comes first.
+// CompareKeys compares two keys by the entries of their order ("text" or "number", each optionally
+// with " desc"), straight from the definition: the first field that differs decides. It is below
+// zero if a comes first.
 func CompareKeys(entries []string, a, b string) int {
 	fieldsOf := func(s string) []string { return strings.SplitN(s, "\t", len(entries)) }
 	x, y := fieldsOf(a), fieldsOf(b)

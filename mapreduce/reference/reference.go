@@ -78,7 +78,7 @@ func firstFields(line string, n int) string {
 	return strings.Join(fields[:min(n, len(fields))], "\t")
 }
 
-// valueOf returns what stands behind the key and its tab.
+// valueOf returns the text after the key and its tab.
 func (j Job) valueOf(line string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(line, j.keyOf(line)), "\t")
 }
@@ -132,8 +132,8 @@ func join(lines []string) string {
 func mapLines(j Job, lines []string) ([]string, error) {
 	switch j.Mapper {
 	case "identity", "sort":
-		// sort makes the whole line the key. Order and partition by Key are right
-		// only for lines without tabs; callers use no others.
+		// sort makes the whole line the key. Key order and partition are right only for lines
+		// without tabs; callers use no others.
 		return lines, nil
 	case "grep":
 		re, err := regexp.Compile(j.Pattern)

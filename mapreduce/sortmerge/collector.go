@@ -9,9 +9,9 @@ import (
 	"github.com/drover-run/drover/mapreduce"
 )
 
-// Combiner reduces a sorted sequence of records before it is written. next
-// returns the records in order of partition and key, each valid until its next call, and nil at
-// the end. emit copies the records that replace them, in any order and with any key, into partitions.
+// Combiner reduces a sorted sequence of records before it is written. next returns the records in
+// order of partition and key, each valid until the next call, and nil at the end. emit copies the
+// records that replace them into partitions, in any order and with any key.
 type Combiner interface {
 	Combine(next func() (*Record, error), emit func(part int, r Record) error) error
 }
@@ -53,7 +53,7 @@ type Collector struct {
 	segments    []Segment
 	created     int
 	stats       Stats
-	touched     byte // what touch read, so that the compiler cannot leave it out
+	touched     byte // result of the reads in touch, so that the compiler cannot remove them
 }
 
 // NewCollector allocates the memory; pages are touched only as records come.
@@ -116,16 +116,15 @@ func (c *Collector) sortRecords() func() (part int, encoded []byte, ok bool) {
 	}
 }
 
-// touchAhead is how many records ahead touch reads: enough for the processor to
-// have many loads under way, few enough for the first level of its cache.
+// touchAhead is how many records ahead touch reads: enough that the processor overlaps many loads,
+// few enough to fit into its first-level cache.
 const touchAhead = 32
 
 // cacheLine is the size in bytes of a line of the processor's cache.
 const cacheLine = 64
 
-// touch reads the first bytes of each record in two lines of the cache. Sorted records lie
-// anywhere in the arena, and one after the other each costs a trip to memory; here the trips
-// overlap.
+// touch reads the first bytes of each record in two cache lines. Sorted records lie anywhere in the
+// arena, so reading one after the other costs a cache miss each; here the misses overlap.
 func (c *Collector) touch(es []indexEntry) {
 	sum := byte(0)
 	last := uint32(len(c.arena) - 1)
@@ -311,7 +310,7 @@ func (c *Collector) finishWithCombiner(path string, codec mapreduce.Codec) (*map
 	last := c.combinedOut
 	last.prefix = "last"
 	last.opt.Memory = c.opt.Memory / 2
-	last.arena, last.index, last.scratch = c.arena[:0:last.opt.Memory], c.index[:0], c.scratch // of that capacity, so that no other arena takes its place
+	last.arena, last.index, last.scratch = c.arena[:0:last.opt.Memory], c.index[:0], c.scratch // the capacity is limited, so that the collector allocates no larger arena
 	c.stats.MergePasses += g.Passes
 	if err := c.combineSegments(g, segments, last); err != nil {
 		return nil, err

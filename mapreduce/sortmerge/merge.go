@@ -15,8 +15,8 @@ type merger struct {
 	started bool
 }
 
-// contender is a reader in the tree with the prefix of its current key, the largest if it is
-// exhausted: most matches are decided without reading the reader.
+// contender is a reader in the tree with the prefix of its current key, or the largest prefix if
+// the reader is exhausted. The prefix decides most matches without access to the reader.
 type contender struct {
 	prefix uint64
 	reader uint64
@@ -98,8 +98,8 @@ func (m *merger) build(node int) contender {
 	return a
 }
 
-// replay plays the matches from the leaf of reader i up to the root. Who wins a match is random,
-// so the two are exchanged by a mask instead of a branch that the processor cannot predict.
+// replay plays the matches from the leaf of reader i up to the root. The winner of a match is
+// unpredictable, so a mask swaps the two instead of a branch that the processor would mispredict.
 func (m *merger) replay(i uint64) {
 	w := m.contender(i)
 	for node := (int(i) + len(m.readers)) / 2; node > 0; node /= 2 {

@@ -28,7 +28,7 @@ type ExternalMerge struct {
 	Dir        string // for intermediate segments
 	NamePrefix string // start of their file names
 	FanIn      int    // segments open at once, at least 2
-	Memory     int64  // bytes for read and write buffers, and for records that are larger
+	Memory     int64  // bytes for read and write buffers, and for records that are larger than a buffer
 
 	Passes  int   // result: number of intermediate merges
 	Records int64 // result: records written by them
@@ -37,8 +37,8 @@ type ExternalMerge struct {
 	created int
 }
 
-// neededBytes returns the memory of a merge of segments with these largest records: a reader holds
-// a whole record, a larger one in place of its buffer, and a writer has two buffers at most.
+// neededBytes returns the memory of a merge of segments with these largest records. A reader holds
+// a buffer, or a whole record if that is larger; the writer has at most two buffers.
 func neededBytes(largest []int64, buffer int64) int64 {
 	n := 2 * buffer
 	for _, l := range largest {
@@ -57,8 +57,9 @@ func (g *ExternalMerge) bufferBytes(segments []Segment) int {
 	return int(b)
 }
 
-// fits reports whether segments with these largest records may be open at once. Two always may:
-// there is no other way to merge them. Records that fit into the smallest buffer never count.
+// fits reports whether segments with these largest records may be open at once. Two always may,
+// because there is no other way to merge them. Records that fit into the smallest buffer never
+// count.
 func (g *ExternalMerge) fits(largest []int64) bool {
 	n := int64(len(largest))
 	return n <= 2 || n <= int64(g.FanIn) && neededBytes(largest, minBufferBytes) <= max(g.Memory, (n+2)*minBufferBytes)
@@ -90,7 +91,7 @@ func (g *ExternalMerge) MergeToFanIn(segments []Segment) ([]Segment, error) {
 	}
 }
 
-// largestRecords returns the bytes of the largest record of each segment, 0 where it is unknown.
+// largestRecords returns the bytes of the largest record of each segment, 0 if it is unknown.
 func largestRecords(segments []Segment) []int64 {
 	largest := make([]int64, len(segments))
 	for i := range segments {
@@ -102,8 +103,8 @@ func largestRecords(segments []Segment) []int64 {
 }
 
 // nextMerge returns which segments to merge next: as few as bring their number down to FanIn, or
-// make the largest records fit into Memory. Where no merge is enough, or those do not fit
-// themselves, it is as many as fit.
+// make the largest records fit into Memory. If no merge is enough, or the segments of such a merge
+// do not fit into Memory themselves, it returns as many segments as fit.
 func (g *ExternalMerge) nextMerge(segments []Segment, largest []int64) (at, width int) {
 	width = min(g.FanIn, len(segments)-g.FanIn+1)
 	if len(segments) <= g.FanIn {
@@ -125,8 +126,8 @@ func (g *ExternalMerge) nextMerge(segments []Segment, largest []int64) (at, widt
 	}
 }
 
-// smallestWindow returns the start of the adjacent segments with the fewest bytes of those that may
-// be merged; -1: none may.
+// smallestWindow returns the start of the window of width adjacent segments with the fewest bytes
+// among the windows that mayMerge accepts; -1 if there is none.
 func smallestWindow(segments []Segment, width int, mayMerge func(at int) bool) int {
 	best, least, sum := -1, int64(0), int64(0)
 	for end := range segments {

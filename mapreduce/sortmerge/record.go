@@ -43,8 +43,8 @@ func readHeader(b []byte) (size, klen, vlen int, ok bool) {
 	return n + m, int(k), int(v) - 1, true
 }
 
-// prefixAt returns the keyPrefix of b[at:at+n]. It reads eight bytes if b has them, whatever
-// follows the key: the length of a key is not predictable.
+// prefixAt returns the keyPrefix of b[at:at+n]. It reads eight bytes if b has them, even past the
+// end of the key: a branch on the unpredictable length of a key would be slower.
 func prefixAt(b []byte, at, n int) uint64 {
 	if at+8 > len(b) {
 		return keyPrefix(b[at : at+n])

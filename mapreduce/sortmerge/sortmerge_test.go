@@ -222,7 +222,7 @@ func TestCombinerPreservesSums(t *testing.T) {
 	})
 }
 
-// sameCombiner passes records on to their parts, and allocates nothing.
+// sameCombiner passes records on to their partitions, and allocates nothing.
 type sameCombiner int
 
 func (parts sameCombiner) Combine(next func() (*Record, error), emit func(int, Record) error) error {
@@ -237,7 +237,7 @@ func (parts sameCombiner) Combine(next func() (*Record, error), emit func(int, R
 	}
 }
 
-// The last merge through a combiner lives on the memory of the Collector: a task has no more.
+// The last merge through a combiner uses the memory of the Collector, because a task has no more.
 func TestLastCombinerTakesNoFurtherArena(t *testing.T) {
 	const memory, parts = 8 << 20, 2
 	c := NewCollector(Options{Parts: parts, Dir: t.TempDir(), FanIn: 100, Memory: memory, Combiner: sameCombiner(parts)})
@@ -365,8 +365,8 @@ func TestMergeToFanInIsMinimal(t *testing.T) {
 	}
 }
 
-// A merge holds a record of each open segment: it opens no more of them than have room for their largest. What is not known to be
-// large is merged as ever.
+// A merge holds a record of each open segment, so it opens only as many segments as have memory for
+// their largest records. Segments whose largest record is unknown are merged as before.
 func TestMergeHoldsNoMoreRecordsThanFit(t *testing.T) {
 	const memory, segments, fanIn = 1 << 20, 32, 32
 	large := func(int) int { return memory / 2 }
@@ -422,7 +422,7 @@ func TestMergeHoldsNoMoreRecordsThanFit(t *testing.T) {
 	}
 }
 
-// The file of an earlier run may be read by reducers already: it is replaced, not written to.
+// Reducers may already read the file of an earlier run, so it is replaced and not written to.
 func TestOutputReplacesEarlierFile(t *testing.T) {
 	path, linked := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "linked")
 	for _, value := range []string{"first", "again"} {
