@@ -21,14 +21,14 @@ const TasksUnit = "drover-tasks.service"
 // children.
 const holderName = "holder"
 
-// isUnit reports whether base is the cgroup of a systemd unit. systemd is the
-// only writer of everything above it, so Prepare leaves that alone.
+// isUnit reports whether base is the cgroup of a systemd unit. systemd is the only writer of the
+// cgroups above a unit, so Prepare does not change them.
 func isUnit(base string) bool {
 	return strings.HasSuffix(base, ".service") || strings.HasSuffix(base, ".scope")
 }
 
-// prepareStart returns the cgroup that Prepare begins with and the names that it
-// makes below. For a unit that is the unit's cgroup, which must exist.
+// prepareStart returns the cgroup at which Prepare begins and the names of the cgroups that it
+// creates below. For a unit it returns the unit's cgroup, which must exist.
 func (r *Root) prepareStart() (string, []string, error) {
 	if !isUnit(r.base) {
 		return "/", strings.Split(strings.TrimPrefix(r.base+"/tasks", "/"), "/"), nil
@@ -64,10 +64,9 @@ func unifiedCgroup(text string) (string, error) {
 	return "", fault.New(fault.Unsupported, "cgroups: this process is in no cgroup2 hierarchy: boot with systemd.unified_cgroup_hierarchy=1")
 }
 
-// Hold moves this process, the main process of a unit with Delegate=yes, into a
-// leaf of the unit's cgroup, so that controllers can be enabled for the tasks
-// beside it. It is safe to repeat. The unit and its tasks live as long as the
-// process does.
+// Hold moves this process, the main process of a unit with Delegate=yes, into a leaf of the unit's
+// cgroup, so that controllers can be enabled for the tasks beside it. It is safe to repeat. The
+// unit and its tasks live as long as this process.
 func Hold() error {
 	own, err := OwnCgroup()
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 
 const unitBase = "/system.slice/" + TasksUnit
 
-// newUnitRoot makes the cgroup of a unit as systemd does, with the controllers
-// of Delegate=yes, and forgets those writes.
+// newUnitRoot makes the cgroup of a unit as systemd does, with the controllers of Delegate=yes. The
+// fake does not record these writes.
 func newUnitRoot(t *testing.T) (*fakeKernelFS, *Root) {
 	t.Helper()
 	k, r := newFakeRoot(t)

@@ -21,6 +21,6 @@
 // the attempt has ended and its container is gone. The package keeps no state of its own: a
 // restarted daemon needs only List.
 //
-// A limit that reads back as a different value is an error: every number shown
-// to a user is one that the kernel holds.
+// A limit that reads back as a different value is an error: every limit shown to a user is a limit
+// that the kernel enforces.
 package cgroups

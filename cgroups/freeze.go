@@ -65,9 +65,9 @@ func (g *Group) Freeze(ctx context.Context) (took FreezeTimings, err error) {
 }
 
 // FreezeLasting is Freeze without step 4, for programs that must not run on: after
-// fault.Unavailable the container is freezing. None of its processes returns to its program; all
-// are frozen once each has come from the kernel's work, or from waiting for a processor, to where
-// it would.
+// fault.Unavailable the container is still freezing. None of its processes returns to user mode;
+// all are frozen once each has left its system call, or has got a processor, and reached the point
+// of return.
 func (g *Group) FreezeLasting(ctx context.Context) (took FreezeTimings, err error) {
 	start := time.Now()
 	if err := g.r.fs.write(g.filePath(freezeFile), "1"); err != nil {
@@ -228,11 +228,10 @@ type Reclaimed struct {
 	swapBytes               int64 // memory.swap.current afterwards
 }
 
-// Reclaim pushes the container's memory out: page cache to disk, the rest to
-// swap as far as the attempt's SwapBytes allows (see Update). The container
-// should be frozen, otherwise it takes its pages back. Reclaim ends when about
-// 1.5 MB are left or after three steps of at most 32 MiB without progress. It
-// returns what it reached also with an error.
+// Reclaim pushes the container's memory out: page cache to disk, the rest to swap as far as the
+// attempt's SwapBytes allows (see Update). The container should be frozen, otherwise it takes its
+// pages back. Reclaim ends when about 1.5 MB are left or after three steps of at most 32 MiB
+// without progress. After an error, too, it returns what it has reclaimed.
 func (g *Group) Reclaim(ctx context.Context) (Reclaimed, error) {
 	var done Reclaimed
 	now, err := g.readLimit(Container, "memory.current")

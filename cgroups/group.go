@@ -26,7 +26,7 @@ type Leaf int
 const (
 	Container Leaf = iota + 1 // the container's processes
 	Helpers                   // helper processes of the attempt
-	Whole                     // the group itself, which has processes of its own only in System
+	Whole                     // the group itself, which has its own processes only in System
 )
 
 // String names the leaf.
@@ -61,7 +61,7 @@ const (
 	maxDepth    = 16               // of cgroups that a container made below its leaf
 )
 
-// Group is the cgroup of one attempt, or the one that Root.System returns.
+// Group is the cgroup of one attempt, or the cgroup that Root.System returns.
 type Group struct {
 	r    *Root
 	name string
@@ -173,10 +173,10 @@ func (g *Group) Processes(l Leaf) ([]int, error) {
 	return pids, nil
 }
 
-// Kill sends SIGKILL to every process of a leaf, or of the whole group, at once, also frozen ones.
-// The whole group loses its limit on CPU: what its processes do to end, such as giving back their
-// memory, is no work of the task, and at a hundredth of a processor takes a hundred times as long.
-// A kernel without cgroup.kill has each process signalled. It is not an error if the group does not
+// Kill sends SIGKILL to every process of a leaf or of the whole group at once, including frozen
+// ones. It also lifts the CPU limit of a whole group: the work of exiting, such as freeing memory,
+// is not the task's, and would take a hundred times as long at a hundredth of a processor. On a
+// kernel without cgroup.kill, Kill signals each process. It is not an error if the group does not
 // exist.
 func (g *Group) Kill(l Leaf) error {
 	err := g.r.fs.write(g.filePath(l.dir(), "cgroup.kill"), "1")
@@ -192,8 +192,8 @@ func (g *Group) Kill(l Leaf) error {
 	return err
 }
 
-// liftCPULimit makes cpu.max one that never throttles. It returns what it was, and whether it was a
-// limit.
+// liftCPULimit sets cpu.max to a limit that never throttles, unless there is no limit. It returns
+// the old value, and whether that was a limit.
 func (g *Group) liftCPULimit() (old string, limited bool, err error) {
 	old, err = g.r.fs.read(g.filePath("cpu.max"))
 	if err != nil {
@@ -207,9 +207,9 @@ func (g *Group) liftCPULimit() (old string, limited bool, err error) {
 	return old, true, g.r.fs.write(g.filePath("cpu.max"), lifted)
 }
 
-// Remove removes the group with its leaves and everything that a container made
-// below them once the group has no process; it kills none. It waits for that
-// until the context ends, at most ten seconds. It is safe to repeat.
+// Remove removes the group with its leaves and all cgroups that a container made below them, once
+// the group has no process. It kills no process. It waits until the context ends, at most ten
+// seconds. It is safe to repeat.
 func (g *Group) Remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, removeLimit)
 	defer cancel()

@@ -247,7 +247,7 @@ func TestFreeze(t *testing.T) {
 					t.Errorf("took %s, its parts %+v together %s", spent, took, parts)
 				}
 				if frozen, _, err := g.Frozen(); err != nil || frozen != c.wantState {
-					// the fake thaws again under a stuck limit; the kernel keeps frozen what is frozen
+					// unlike the kernel, the fake thaws a frozen cgroup again under a stuck limit
 					if !k.stuckUntilLifted {
 						t.Errorf("frozen %v, %v", frozen, err)
 					}
@@ -288,7 +288,7 @@ func TestFreezeStopsWhenContextEnds(t *testing.T) {
 	}
 }
 
-// What must not run on stays freezing, whatever the reason for which it is not frozen in time.
+// After FreezeLasting the container stays freezing, whatever keeps it from being frozen in time.
 func TestFreezeLasting(t *testing.T) {
 	k, _, g := newTestGroup(t)
 	k.neverFreezes = true
@@ -350,8 +350,8 @@ func TestStats(t *testing.T) {
 	}
 }
 
-// TestKillOnAKernelWithoutTheFile: before Linux 5.14 there is no cgroup.kill, and what was left of helpers
-// lived on without an error.
+// TestKillOnAKernelWithoutTheFile: before Linux 5.14 there is no cgroup.kill, and remaining helpers
+// used to survive without an error.
 func TestKillOnAKernelWithoutTheFile(t *testing.T) {
 	_, _, g := newTestGroup(t)
 	if err := os.Remove(filepath.Join(g.Dir(), "helpers", "cgroup.kill")); err != nil {
@@ -377,8 +377,8 @@ func TestKillOnAKernelWithoutTheFile(t *testing.T) {
 	}
 }
 
-// TestKernelWithoutSwapLimits: the daemon does not start, and says why. Each task failed, as one whose cgroup has
-// vanished.
+// TestKernelWithoutSwapLimits: the daemon refuses to start and gives the reason. Before, each task
+// failed as if its cgroup had vanished.
 func TestKernelWithoutSwapLimits(t *testing.T) {
 	k, r := newFakeRoot(t)
 	k.lacks = "memory.swap.max"

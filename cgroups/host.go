@@ -15,7 +15,7 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// controllers are the ones that limits need and that Prepare enables.
+// controllers are the controllers that limits need and that Prepare enables.
 var controllers = []string{"cpu", "memory", "io", "pids"}
 
 // Mount returns the host's cgroup2 mount point. On a host with cgroup v1, alone

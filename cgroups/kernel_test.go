@@ -17,9 +17,9 @@ import (
 	"github.com/drover-run/drover/internal/sleep"
 )
 
-// fakeKernelFS imitates the kernel's cgroup2 in a folder: a new cgroup gets the
-// files of the controllers that its parent enables, io.max has one line per disk, a
-// populated cgroup cannot be removed.
+// fakeKernelFS imitates the kernel's cgroup2 in a folder: a new cgroup gets the files of the
+// controllers that its parent enables, io.max has one line per disk, and a populated cgroup cannot
+// be removed.
 type fakeKernelFS struct {
 	kernelFS
 	t *testing.T

@@ -20,8 +20,8 @@ const cpuPeriodUS = 100_000
 // minCPUMillis is the smallest CPU limit that the kernel accepts: 1 ms per period.
 const minCPUMillis = 10
 
-// Limits is what one attempt may use. Every field but SwapBytes must be above
-// zero; Max removes a limit.
+// Limits are the resources that one attempt may use. Every field but SwapBytes must be above zero;
+// Max removes a limit.
 type Limits struct {
 	CPUMillis   int64       // thousandths of one core
 	MemoryBytes int64       // rounded down to whole pages

@@ -252,8 +252,8 @@ func TestMachineFreezesAndReclaims(t *testing.T) {
 	t.Logf("all memory read again %s after Thaw", time.Since(start))
 }
 
-// A task that computes under a limit of half the machine is throttled half of the
-// time. It freezes nevertheless, and its limit is restored.
+// A task that computes under a limit of half the machine is throttled half of the time. It still
+// freezes, and its limit is restored.
 func TestMachineFreezesThrottledProcess(t *testing.T) {
 	r, _, _ := machine(t)
 	l := Limits{CPUMillis: 500, MemoryBytes: 64 << 20, PIDs: 50}

@@ -80,8 +80,8 @@ func (r *Root) Prepare() error {
 	return r.checkSwapLimit()
 }
 
-// checkSwapLimit returns an error on a kernel that counts no swap: the limits of no task could be
-// written there, and each would be taken for one whose cgroup has vanished.
+// checkSwapLimit returns an error on a kernel without swap accounting. The swap limit could not be
+// written there, and the missing file would be taken for a cgroup that has vanished.
 func (r *Root) checkSwapLimit() error {
 	file := r.hostPath(r.base, "tasks", systemName, "memory.swap.max")
 	_, err := r.fs.read(file)

@@ -9,15 +9,15 @@ import (
 	"github.com/containerd/cgroups/v3/cgroup2/stats"
 )
 
-// Stats is what an attempt has used, container and helpers together.
+// Stats is the usage of an attempt, container and helpers together.
 type Stats struct {
 	CPU              time.Duration // time used
 	Throttled        time.Duration // time stopped by cpu.max
 	ThrottledPeriods uint64        // 100 ms periods in which it reached cpu.max
 	MemoryBytes      int64         // charged now, page cache included
 	PeakBytes        int64         // the most ever charged
-	OOMs             uint64        // times that memory.max left no memory, and a process was to be killed
-	OOMKills         uint64        // processes killed for memory: at memory.max if OOMs is not 0, else by the machine's or a higher cgroup's lack
+	OOMs             uint64        // times that usage reached memory.max, nothing could be reclaimed, and a process was to be killed
+	OOMKills         uint64        // processes killed for lack of memory: at memory.max if OOMs is not 0, else because the machine or a higher cgroup lacked memory
 	Disks            []DiskStats   // sorted by device
 }
 

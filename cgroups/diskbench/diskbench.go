@@ -75,7 +75,7 @@ func Cached(ctx context.Context, dir, file string, maxAge time.Duration, now tim
 	return r, true, saveCache(file, r)
 }
 
-// loadCache returns the stored result and whether it can be used: a damaged one cannot, so
+// loadCache returns the stored result and whether it is usable. A damaged result is not usable, so
 // the disk is measured again.
 func loadCache(file, disk string, maxAge time.Duration, now time.Time) (Rates, bool) {
 	b, err := os.ReadFile(file)
@@ -153,7 +153,7 @@ func measure(ctx context.Context, dir string, o Options) (Rates, error) {
 		writes func(i int) bool
 		to     *int64
 	}{
-		{"write", func(int) bool { return true }, &r.WriteBPS}, // first: it creates the data that is read
+		{"write", func(int) bool { return true }, &r.WriteBPS}, // first, because it creates the data that the other phases read
 		{"read", func(int) bool { return false }, &r.ReadBPS},
 		{"mixed", func(i int) bool { return i%2 == 0 }, &r.MixedBPS},
 	} {
