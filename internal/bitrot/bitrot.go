@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// page is what a disk loses at once.
+// page is the size in bytes of a unit that a disk loses at once.
 const page = 4096
 
-// Rounds returns how often a test damages something, and logs it: 10,000 times with DROVER_SOAK, so
-// many times less where a round is slow.
+// Rounds returns how often a test damages something, and logs it: 10,000 times with DROVER_SOAK. A
+// test whose round is slow divides the number by less.
 func Rounds(t testing.TB, less int) int {
 	n := 1000
 	switch {
@@ -26,9 +26,9 @@ func Rounds(t testing.TB, less int) int {
 	return n / less
 }
 
-// Damage changes a copy of a file, which is not empty: a bit, a page of zeros, a cut, a
-// page in the place of another one. It returns what it did. The copy may be equal to the
-// file, if its page was zero before.
+// Damage changes a copy of a file, which must not be empty: it flips a bit, zeroes a page, cuts the
+// file, or replaces a page by another one. It returns the copy and a description of the change. The
+// copy may equal the file, for example if the chosen page was zero before.
 func Damage(random *rand.Rand, file []byte) ([]byte, string) {
 	b := bytes.Clone(file)
 	pages := (len(b) + page - 1) / page

@@ -12,7 +12,7 @@ import (
 	"github.com/drover-run/drover/internal/fuzztest"
 )
 
-// FuzzPages reads files of any content: whatever is in one, it ends, and never with a panic.
+// FuzzPages reads files of any content: the reader must end, and never panic.
 func FuzzPages(f *testing.F) {
 	for _, pairs := range []int{0, 3, 200} {
 		f.Add(fileWith(f, pairs))
@@ -33,7 +33,7 @@ func FuzzPages(f *testing.F) {
 	})
 }
 
-// inMemory is a file without a disk.
+// inMemory is a file in memory.
 type inMemory struct {
 	*bytes.Reader
 	os.FileInfo
@@ -43,7 +43,7 @@ func (inMemory) Name() string                        { return "f" }
 func (m inMemory) Size() int64                       { return m.Reader.Size() }
 func (m inMemory) Stat() (info os.FileInfo, _ error) { return m, nil }
 
-// fileWith returns the bytes of a database with a bucket of so many pairs.
+// fileWith returns the bytes of a database with a bucket of this number of pairs.
 func fileWith(f *testing.F, pairs int) []byte {
 	f.Helper()
 	path := filepath.Join(f.TempDir(), "db")

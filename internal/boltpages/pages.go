@@ -1,10 +1,10 @@
-// Package boltpages reads a bbolt file without the database: every page by itself,
-// with bounds, so that damage on disk is an error that names the page and never a
-// panic, an endless loop or an entry that is missing in silence. The database maps
-// its file and believes it.
+// Package boltpages reads a bbolt file without the database. It reads each page by itself and
+// checks all bounds, so that damage on disk becomes an error that names the page, and never a
+// panic, an endless loop or a silently missing entry. The database itself maps its file and trusts
+// it.
 //
-// Stores verify a file with it before they open it, and take what is whole out of a
-// damaged one (EachLeaf).
+// Stores verify a file with this package before they open it, and recover the intact entries of a
+// damaged file (EachLeaf).
 package boltpages
 
 import (
@@ -42,11 +42,12 @@ type File struct {
 	end   uint64 // pages with this number and above are not in use
 	root  uint64
 	epoch uint64 // transaction of the newest meta page
-	torn  string // what is said of a meta page that was written only in part
+	torn  string // describes a meta page that was only partly written
 }
 
-// Torn says which meta page was written only in part, when the power failed before its
-// transaction was acknowledged: File then is the state before it. "" for none.
+// Torn describes the meta page that was only partly written because the power failed before its
+// transaction was acknowledged. File is then the state before that transaction. It returns "" if
+// there is no such page.
 func (p *File) Torn() string { return p.torn }
 
 // Source is a database file, mostly an *os.File.
@@ -56,9 +57,10 @@ type Source interface {
 	Name() string
 }
 
-// Open reads both meta pages of f, which stays the caller's. Where one is damaged the database
-// would use the other, and perhaps forget an acknowledged transaction in silence. So that is an
-// error, unless the page shows that no acknowledged one is in it (see replaced).
+// Open reads both meta pages of f, which the caller still owns. If one page is damaged, the
+// database would use the other, and could silently forget an acknowledged transaction. Open
+// therefore returns an error, unless the damaged page provably holds no acknowledged transaction
+// (see replaced).
 func Open(f Source) (*File, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -126,8 +128,8 @@ func (p *File) meta(i int64) (boltMeta, error) {
 	return boltMeta{root: binary.LittleEndian.Uint64(b[16:]), end: binary.LittleEndian.Uint64(b[40:]), epoch: binary.LittleEndian.Uint64(b[48:])}, nil
 }
 
-// Each calls fn for every pair of a top-level bucket in the order of keys, and
-// reports whether there is such a bucket. Key and value are fn's.
+// Each calls fn for every pair of a top-level bucket in the order of keys, and reports whether the
+// bucket exists. fn owns key and value.
 func (p *File) Each(bucket []byte, fn func(key, value []byte) error) (found bool, err error) {
 	w := walker{p: p, seen: map[uint64]bool{}}
 	err = w.page(p.root, 0, bounds{}, func(flags uint32, key, value []byte) error {
@@ -142,7 +144,7 @@ func (p *File) Each(bucket []byte, fn func(key, value []byte) error) (found bool
 			return fn(key, value)
 		}
 		if !bytes.Equal(key, bucket) {
-			each = func(uint32, []byte, []byte) error { return nil } // its pages are checked all the same
+			each = func(uint32, []byte, []byte) error { return nil } // the pages of other buckets are checked too
 		} else {
 			found = true
 		}
@@ -157,15 +159,15 @@ func (p *File) Each(bucket []byte, fn func(key, value []byte) error) (found bool
 	return found, err
 }
 
-// walker goes through the pages of one bucket.
+// walker visits the pages of one bucket.
 type walker struct {
 	p    *File
-	seen map[uint64]bool // of all buckets: a page has one place in the tree
-	last []byte          // the key before
+	seen map[uint64]bool // of all buckets: a page occurs once in the tree
+	last []byte          // the previous key
 }
 
-// bounds are the keys that a page may hold: from low on, below high; nil is none.
-// The database finds a key by those of the branches, so both have to agree.
+// bounds are the keys that a page may hold: from low on, below high; nil means unbounded. The
+// database finds a key by the keys of the branches, so the keys of branch and child must agree.
 type bounds struct{ low, high []byte }
 
 func (b bounds) check(key []byte) error {
@@ -212,7 +214,7 @@ func (w *walker) page(id uint64, depth int, in bounds, fn pairFunc) error {
 	return nil
 }
 
-// elements reads one page, with its header, from body.
+// elements reads one page, including its header, from body.
 func (w *walker) elements(body []byte, depth int, in bounds, fn pairFunc) error {
 	if len(body) < pageHeader {
 		return fmt.Errorf("a page of %d bytes", len(body))
@@ -276,7 +278,7 @@ func branchBounds(body []byte, i, count int, in bounds) (bounds, error) {
 	if err := in.check(low); err != nil {
 		return in, err
 	}
-	in.low = low // of the first child too: the database panics when it opens a file in which a key is below its branch's
+	in.low = low // also for the first child: the database panics on a file in which a key is below the key of its branch
 	if i+1 < count {
 		if in.high, err = key(i + 1); err == nil && bytes.Compare(low, in.high) >= 0 {
 			err = fmt.Errorf("branch key %x comes after %x", in.high, low)
@@ -285,7 +287,7 @@ func branchBounds(body []byte, i, count int, in bounds) (bounds, error) {
 	return in, err
 }
 
-// piece is n bytes of body from pos bytes behind at.
+// piece returns n bytes of body, starting pos bytes after at.
 func piece(body []byte, at int, pos, n uint32) ([]byte, error) {
 	from := uint64(at) + uint64(pos)
 	if from > uint64(len(body)) || uint64(n) > uint64(len(body))-from || n > math.MaxInt32 {
@@ -294,11 +296,10 @@ func piece(body []byte, at int, pos, n uint32) ([]byte, error) {
 	return body[from : from+uint64(n)], nil
 }
 
-// EachLeaf calls fn for every pair in a leaf page of the file, whether or not the
-// tree still leads there, also in pages that were given up: the caller must be able
-// to tell by the pair alone whether it is whole and which of two is newer. Pages
-// that are not whole are left out. It needs no meta page. The error is one of
-// reading the file.
+// EachLeaf calls fn for every pair in a leaf page of the file, including pages that the tree no
+// longer reaches and freed pages. The caller must be able to tell from a pair alone whether it is
+// intact, and which of two pairs is newer. EachLeaf skips damaged pages and needs no meta page. It
+// returns only errors of reading the file.
 func EachLeaf(f Source, fn func(key, value []byte)) error {
 	page, size, err := pageSizeOf(f)
 	if err != nil {
@@ -322,7 +323,7 @@ func EachLeaf(f Source, fn func(key, value []byte)) error {
 	return nil
 }
 
-// pairsIn calls fn for the pairs of a leaf, and of the small buckets within it.
+// pairsIn calls fn for the pairs of a leaf, and for the pairs of the small buckets inside the leaf.
 func pairsIn(body []byte, fn func(key, value []byte)) {
 	count := int(binary.LittleEndian.Uint16(body[10:]))
 	for i := 0; i < count && pageHeader+(i+1)*pageElement <= len(body); i++ {
@@ -346,8 +347,8 @@ func pairsIn(body []byte, fn func(key, value []byte)) {
 	}
 }
 
-// pageSizeOf returns a file's page size, that of this machine if the file does
-// not say it, and its size in bytes.
+// pageSizeOf returns a file's page size, or that of this machine if the file does not state it, and
+// the file's size in bytes.
 func pageSizeOf(f Source) (page, size int64, err error) {
 	info, err := f.Stat()
 	if err != nil {

@@ -5,22 +5,23 @@ import (
 	"slices"
 )
 
-// replaced reports whether damaged meta page i, beside which the other one is whole, is
-// older than that one, or was being replaced when the power failed. Then the whole one is the
-// newest state that was acknowledged.
+// replaced reports whether damaged meta page i (the other page is intact) is older than the intact
+// page, or was being replaced when the power failed. Then the intact page is the newest
+// acknowledged state.
 //
-// The checksum stands last in a meta page. A page of which a part was written still has the
-// checksum of the transaction before the whole one's. Root and end of that one are overwritten,
-// so all that are possible are tried. A newest page that was whole once, and was damaged later,
-// has the checksum of a later transaction, or of none, and does not pass: O(pages) numbers of 64
-// bits on either side agree by chance in fewer than one of a million files of a gigabyte.
+// The checksum is the last field of a meta page. A partly written page therefore still has the
+// checksum of the transaction before the intact page's transaction. Its root and end have been
+// overwritten, so replaced tries all possible values of both. A newest page that was intact once,
+// and was damaged later, has the checksum of a later transaction or of none, and does not match:
+// O(pages) 64-bit numbers on either side match by chance for fewer than one in a million files of a
+// gigabyte.
 func (p *File) replaced(i int64) bool {
 	b := make([]byte, pageHeader+metaLength+8)
 	if _, err := p.r.ReadAt(b, i*p.page); err != nil || binary.LittleEndian.Uint64(b) != uint64(i) || p.epoch == 0 {
 		return false
 	}
 	b = b[pageHeader:]
-	// What does not change from one transaction to the next, of a file without a free list.
+	// The fields that are equal in all transactions of a file without a free list.
 	before := fnvForward(fnvStart, b[:16])
 	epoch := binary.LittleEndian.AppendUint64(nil, p.epoch-1)
 	after := fnvBack(binary.LittleEndian.Uint64(b[metaLength:]), epoch)
@@ -40,7 +41,7 @@ func (p *File) replaced(i int64) bool {
 	return false
 }
 
-// The 64-bit FNV-1a hash, which can be calculated from its end too.
+// The 64-bit FNV-1a hash, which can also be computed backwards from its end.
 const (
 	fnvStart   = 14695981039346656037
 	fnvPrime   = 1099511628211
@@ -54,7 +55,7 @@ func fnvForward(h uint64, b []byte) uint64 {
 	return h
 }
 
-// fnvBack returns the hash before b was added, of that after it.
+// fnvBack returns the hash before b was added, given the hash h after b was added.
 func fnvBack(h uint64, b []byte) uint64 {
 	for _, c := range slices.Backward(b) {
 		h = h*fnvInverse ^ uint64(c)

@@ -1,6 +1,6 @@
-// Package cgroupkill kills all processes of a cgroup of version 2, also where the kernel
-// (before 5.14, as that of Debian 11) has no cgroup.kill. It waits for nothing: callers look
-// at cgroup.events, and kill again what was born meanwhile.
+// Package cgroupkill kills all processes of a cgroup of version 2, even if the kernel (before 5.14,
+// such as Debian 11's) has no cgroup.kill. It does not wait for their end: callers watch
+// cgroup.events, and kill again the processes that were created meanwhile.
 package cgroupkill
 
 import (
@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxPasses bounds the passes over a cgroup whose processes are born as fast as they are killed.
+// maxPasses bounds the passes over a cgroup whose processes fork as fast as they are killed.
 const maxPasses = 100
 
-// Kill sends SIGKILL to every process of the cgroup in folder dir and of those below it, also to
-// frozen ones. It is not an error if there is no such cgroup.
+// Kill sends SIGKILL to every process, including frozen ones, of the cgroup in folder dir and of
+// the cgroups below it. It is not an error if there is no such cgroup.
 func Kill(dir string) error {
-	// Without O_CREATE: the kernel answers that with EACCES for a file that it does not have.
+	// Without O_CREATE, because the kernel answers O_CREATE with EACCES if the file does not exist.
 	f, err := os.OpenFile(filepath.Join(dir, "cgroup.kill"), os.O_WRONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Signal(dir)
@@ -35,8 +35,8 @@ func Kill(dir string) error {
 	return err
 }
 
-// Signal does what Kill does, one process after the other. It ends with a pass that finds no other
-// process than those before: a child of a killed process is found by the next pass.
+// Signal does what Kill does, one process after the other. It repeats until a pass finds no new
+// process, because the next pass finds the children of killed processes.
 func Signal(dir string) error {
 	seen := map[int]bool{}
 	for range maxPasses {

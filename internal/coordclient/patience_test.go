@@ -18,7 +18,7 @@ import (
 	"github.com/drover-run/drover/api/wire"
 )
 
-// outages records what a patience says.
+// outages records the calls of a Patience's callbacks.
 type outages struct {
 	lost    []time.Time
 	found   int
@@ -30,14 +30,15 @@ func (o *outages) patience(limit time.Duration) *Patience {
 		Refused: func(context.Context) bool { return o.refused }}
 }
 
-// testTime passes where a test says so.
+// testTime is a clock that advances only when a test says so.
 type testTime struct{ ns atomic.Int64 }
 
 func (c *testTime) now() time.Time                   { return time.Unix(1e9, c.ns.Load()) }
 func (c *testTime) pass(d time.Duration)             { c.ns.Add(int64(d)) }
 func (c *testTime) since(at time.Time) time.Duration { return c.now().Sub(at) }
 
-// testRetrier returns a retrier for coordinators at these addresses whose time passes in its pauses.
+// testRetrier returns a retrier for coordinators at these addresses. Its clock advances during its
+// pauses.
 func testRetrier(t *testing.T, addresses ...string) (*Retrier, *testTime) {
 	t.Helper()
 	tr, err := NewTransport(addresses, func(address string) (*http.Transport, string, error) { return &http.Transport{}, address, nil })
@@ -51,7 +52,8 @@ func testRetrier(t *testing.T, addresses ...string) (*Retrier, *testTime) {
 	return r, clock
 }
 
-// A command that follows a job waits for its only coordinator, as for the next leader; any other call does not.
+// A command that follows a job waits for its only coordinator, as it would for the next leader; any
+// other call does not wait.
 func TestFollowingWaitsForTheOnlyCoordinator(t *testing.T) {
 	for name, c := range map[string]struct {
 		patient bool
@@ -87,8 +89,9 @@ func TestFollowingWaitsForTheOnlyCoordinator(t *testing.T) {
 	}
 }
 
-// Waiting for a coordinator has one limit for all calls of a command, from when none answers, and is told once. It is over at
-// once where none has answered before, where one refuses the client, and with Ctrl-C.
+// All calls of a command share one limit for waiting for a coordinator, counted from the start of
+// the outage, and Lost is called once. The wait ends at once if no coordinator has answered before,
+// if one refuses the client, or with Ctrl-C.
 func TestWaitingForACoordinator(t *testing.T) {
 	const limit = time.Minute
 	gone := connect.NewError(connect.CodeUnavailable, &net.OpError{Op: "dial", Err: errors.New("refused")})
@@ -99,9 +102,9 @@ func TestWaitingForACoordinator(t *testing.T) {
 		addresses []string
 		answered  bool // a call before
 		errs      []error
-		back      time.Duration // when one answers again, never if 0
+		back      time.Duration // when a coordinator answers again, never if 0
 		refused   bool
-		waits     bool // to the limit, or until one is back
+		waits     bool // the call waits to the limit, or until a coordinator is back
 		told      bool
 	}{
 		"it comes back at once":              {alone, true, []error{broken, gone}, noticeAfter / 2, false, true, false},
@@ -139,7 +142,7 @@ func TestWaitingForACoordinator(t *testing.T) {
 			}
 		case err == nil, c.waits && (took < limit || took > 2*limit), !c.waits && (took > noticeAfter || n > len(c.errs)):
 			t.Errorf("%s: gave up after %s and %d calls: %v", name, took, n, err)
-		case c.waits: // another call of the command does not begin anew
+		case c.waits: // another call of the command does not restart the limit
 			if err := r.Do(ctx, true, lose); err == nil || clock.since(began) > took+longSearchPause {
 				t.Errorf("%s: a second call took %s: %v", name, clock.since(began)-took, err)
 			}
@@ -173,10 +176,10 @@ func TestWaitingForACoordinatorEndsWithCtrlC(t *testing.T) {
 	}
 }
 
-// A stream of events that is open again has found its coordinator, whenever its next event comes: the next outage
-// has the whole limit.
+// A stream of events that is open again has found its coordinator, even if its next event comes
+// late: the next outage has the whole limit.
 func TestAQuietStreamHasFoundItsCoordinator(t *testing.T) {
-	r, clock := testRetrier(t, Base) // its address comes with the server
+	r, clock := testRetrier(t, Base) // the server sets the address
 	srv := &quietServer{ends: func(n int) {
 		clock.pass(40 * time.Second) // of silence
 		if n == 1 {
@@ -200,7 +203,8 @@ func TestAQuietStreamHasFoundItsCoordinator(t *testing.T) {
 	}
 }
 
-// quietServer opens a stream of events at position 5 and breaks it off, three times, and then sends one.
+// quietServer opens a stream of events at position 5 and breaks it off, three times, and then sends
+// an event.
 type quietServer struct {
 	droverv1connect.UnimplementedClientServiceHandler
 	ends  func(n int)

@@ -5,7 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
-	"math/rand" // which a simulation can seed
+	"math/rand" // not v2: a simulation can seed its global source
 	"net"
 	"strconv"
 	"strings"
@@ -20,7 +20,7 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// Pauses after an overload. All of them together take at most about half a minute.
+// Pauses after an overload. Their sum is at most about half a minute.
 const (
 	firstPause  = 250 * time.Millisecond
 	longPause   = 8 * time.Second
@@ -32,18 +32,18 @@ const (
 	firstSearchPause = 50 * time.Millisecond
 	longSearchPause  = 500 * time.Millisecond
 	searchLimit      = 20 * time.Second // of one call
-	strandedLimit    = 4 * time.Second  // of one that finds too few coordinators to elect a leader: somebody has to start one
-	strandedAnswers  = 2                // in a row that say so; one alone may have missed a coordinator that is slow
-	maxHops          = 3                // from a follower to the leader that it names, without a pause
+	strandedLimit    = 4 * time.Second  // of a call that finds too few coordinators to elect a leader: an operator must start one
+	strandedAnswers  = 2                // consecutive answers that say so; a single answer may have missed a slow coordinator
+	maxHops          = 3                // redirects from followers to the leader that they name, without a pause
 )
 
-// Retrier repeats calls that had no effect: those that an overloaded coordinator
-// refused, and those that reached none that leads. With several coordinators it
-// repeats calls whose effect is unknown too, where repeating has no other effect. So it
-// does with one for a command that follows something (Patience), once that has answered.
-// It is a connect.Interceptor of a client whose HTTP client has the Transport.
+// Retrier repeats calls that had no effect: those that an overloaded coordinator refused, and those
+// that reached no leading coordinator. With several coordinators it also repeats a call whose
+// effect is unknown, if a second execution has no other effect. With one coordinator it does so
+// only for a command with Patience, once the coordinator has answered. Retrier is a
+// connect.Interceptor of a client whose HTTP client has the Transport.
 type Retrier struct {
-	transport *Transport  // nil where only overloads are repeated
+	transport *Transport  // nil: only overloads are repeated
 	answered  atomic.Bool // a coordinator has answered a call
 	pause     func(context.Context, time.Duration) error
 	now       func() time.Time
@@ -66,16 +66,16 @@ func sleepContext(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Do calls fn until it succeeds, fails for another reason than those that Retrier names, ctx ends
-// or the limits are reached, which are short where no leader can be elected. It returns the last
-// error of fn; of a search for the leader the last that a coordinator answered. repeatable says
-// that fn may be called again when the effect of a call is unknown.
+// Do calls fn until it succeeds, fails for a reason for which Retrier does not repeat, ctx ends, or
+// a limit is reached. The limit is short if no leader can be elected. Do returns the last error of
+// fn; after a search for the leader it returns the last error that came from a coordinator.
+// repeatable says that fn may be called again when the effect of a call is unknown.
 func (r *Retrier) Do(ctx context.Context, repeatable bool, fn func() error) error {
 	return r.repeat(ctx, repeatable, func(func()) error { return fn() })
 }
 
-// repeat is Do with a function for fn to call when a coordinator has answered and fn goes on, as a
-// stream does.
+// repeat is Do for an fn that may go on after a coordinator has answered, as a stream does. fn
+// calls answered when that happens.
 func (r *Retrier) repeat(ctx context.Context, repeatable bool, fn func(answered func()) error) error {
 	begin := func(patient bool) search {
 		return search{r: r, repeatable: repeatable, began: r.now(), pause: firstSearchPause, patient: patient, follows: patienceOf(ctx)}
@@ -90,7 +90,7 @@ func (r *Retrier) repeat(ctx context.Context, repeatable bool, fn func(answered 
 	for {
 		began := r.now()
 		err := fn(answered)
-		if r.now().Sub(began) > searchLimit { // it was found, and lost after a long time
+		if r.now().Sub(began) > searchLimit { // a coordinator was found, and lost after a long time
 			s = begin(true)
 		}
 		if wire.IsOverload(err) || errors.Is(err, fault.Overloaded) {
@@ -118,17 +118,18 @@ type search struct {
 	began      time.Time
 	pause      time.Duration
 	hops       int
-	passed     bool      // since the last pause one was passed over that could not be reached
-	refusal    error     // the last answer of a coordinator
-	distrusts  int       // how many in a row did not trust the client, or were not trusted
+	passed     bool      // since the last pause, the search has skipped a coordinator that could not be reached
+	refusal    error     // the last error of a coordinator that does not lead
+	distrusts  int       // how many coordinators in a row did not trust the client, or were not trusted by it
 	stranded   int       // how many answers in a row said that no leader can be elected
-	patient    bool      // a call that was answered for long: whatever is missing, it may come back
-	follows    *Patience // of the command, nil if it follows nothing
-	lost       bool      // its command follows something, and began is when no coordinator answered
+	patient    bool      // the call went on for long before this search: a missing coordinator may come back
+	follows    *Patience // patience of the command, nil if it has none
+	lost       bool      // the call waits by its command's patience, and began is the start of the outage
 }
 
-// waits reports whether the call waits for a coordinator that has answered and is gone. Who
-// follows something then has the whole time for it, whatever its call took until then.
+// waits reports whether the call waits, by its command's patience, for a coordinator that has
+// answered before and is gone. The time limit then starts with the outage, however long the call
+// took before.
 func (s *search) waits() bool {
 	if s.follows == nil || !s.r.answered.Load() {
 		return false
@@ -139,15 +140,15 @@ func (s *search) waits() bool {
 	return true
 }
 
-// next turns to another coordinator, if that is what the error of a call without an answer, or of
-// one that does not lead, asks for, and reports whether to call again. The error returned is the
-// one to give up with.
+// next handles the error of a call that got no answer or reached a coordinator that does not lead.
+// It switches to another coordinator if that can help, and reports whether to call again. If not,
+// the caller gives up with the returned error.
 func (s *search) next(ctx context.Context, err error) (again bool, _ error) {
 	t := s.r.transport
 	if t == nil {
 		return false, err
 	}
-	if ctx.Err() != nil { // no answer in the caller's time: its next call asks another one
+	if ctx.Err() != nil { // no answer before the caller's deadline: its next call uses another coordinator
 		t.turn()
 		return false, err
 	}
@@ -162,7 +163,7 @@ func (s *search) next(ctx context.Context, err error) (again bool, _ error) {
 	if s.distrusts++; !isDistrust(err) && !(waits && isBroken(err) && s.follows.Refused(ctx)) {
 		s.distrusts = 0
 	} else if s.distrusts >= len(t.addresses) {
-		return false, err // all of them: time mends no certificate
+		return false, err // this holds for all coordinators; waiting does not mend a certificate
 	}
 	if !notLeader && !s.repeatable && !neverSent(err) {
 		t.turn()
@@ -173,11 +174,11 @@ func (s *search) next(ctx context.Context, err error) (again bool, _ error) {
 			return true, nil
 		}
 	} else if t.alone() && url != "" {
-		return false, err // that one cannot be reached from here
+		return false, err // this client cannot reach the leader that was named
 	} else {
 		t.turn()
 	}
-	if neverSent(err) && !s.passed && !t.alone() { // nobody was asked: the next one may lead already
+	if neverSent(err) && !s.passed && !t.alone() { // no coordinator received the request, so try the next one without a pause: it may lead already
 		s.passed = true
 		return true, nil
 	}
@@ -205,15 +206,15 @@ func (s *search) next(ctx context.Context, err error) (again bool, _ error) {
 	return true, nil
 }
 
-// isLost reports whether a call got no answer, or none that says what happened. The caller's
-// own time has not run out (search.next): a deadline that was exceeded is that of a
-// connection, as to a machine that is gone.
+// isLost reports whether a call got no answer, or an answer that does not tell the outcome. The
+// caller's own deadline has not passed (search.next checks it): an exceeded deadline is then the
+// deadline of a connection, for example to a machine that is gone.
 func isLost(err error) bool {
 	if wire.IsLeaderChanged(err) {
 		return true
 	}
 	var ce *connect.Error
-	if !errors.As(err, &ce) || connect.IsWireError(ce) || errors.Is(err, io.EOF) { // which is the end of a stream
+	if !errors.As(err, &ce) || connect.IsWireError(ce) || errors.Is(err, io.EOF) { // io.EOF is the end of a stream
 		return false
 	}
 	switch ce.Code() {
@@ -224,28 +225,28 @@ func isLost(err error) bool {
 	}
 }
 
-// neverSent reports whether no coordinator got the request.
+// neverSent reports whether no coordinator can have received the request.
 func neverSent(err error) bool {
 	var own *tls.CertificateVerificationError
 	return wire.NotConnected(err) || errors.As(err, &own) || handshakeTimedOut(err)
 }
 
-// handshakeTimedOut reports whether a TLS handshake was not over in its time. net/http does not export
-// the type of this error, so its text says so; an error that a coordinator sent is no net.Error.
+// handshakeTimedOut reports whether a TLS handshake timed out. net/http does not export the type of
+// this error, so its text identifies it. An error that a coordinator sent is no net.Error.
 func handshakeTimedOut(err error) bool {
 	var timeout net.Error
 	return errors.As(err, &timeout) && strings.HasSuffix(timeout.Error(), "net/http: TLS handshake timeout")
 }
 
-// isBroken reports whether a connection was made and ended without an answer. A refusal of this
-// client's certificate may look so.
+// isBroken reports whether a connection was established and ended without an answer. A
+// coordinator's refusal of this client's certificate may look like that.
 func isBroken(err error) bool {
 	var ce *connect.Error
 	return errors.As(err, &ce) && !connect.IsWireError(ce) && !neverSent(err)
 }
 
-// isDistrust reports whether the TLS handshake failed since one side does not trust the
-// other's certificate.
+// isDistrust reports whether the TLS handshake failed because one side does not trust the other's
+// certificate.
 func isDistrust(err error) bool {
 	var own *tls.CertificateVerificationError
 	var op *net.OpError
@@ -277,11 +278,10 @@ var reads = map[string]bool{
 	droverv1connect.NodeServiceGetSecretsProcedure:          true,
 }
 
-// repeatable reports whether a request may be sent again when it is unknown
-// whether it had its effect. A second effect is none for reads, for submissions
-// with a key, for jobs named by number and for reports of nodes. Any other change
-// may since have been followed by that of somebody else, which a second one would
-// undo.
+// repeatable reports whether a request may be sent again when the effect of the first one is
+// unknown. A second execution has no further effect for reads, for submissions with a key, for jobs
+// named by number and for reports of nodes. Any other change must not be repeated: another client
+// may have changed the same object since, and the repetition would undo that.
 func repeatable(req connect.AnyRequest) bool {
 	if reads[req.Spec().Procedure] {
 		return true
@@ -315,10 +315,9 @@ func (r *Retrier) WrapStreamingHandler(next connect.StreamingHandlerFunc) connec
 	return next
 }
 
-// WrapStreamingClient repeats streams with one request message until a coordinator
-// that leads answers, and continues those with positions when another one leads. Those
-// with more request messages (PutBlob, Exec) cannot be repeated here: part of the
-// request is gone.
+// WrapStreamingClient repeats streams with one request message until a leading coordinator answers,
+// and continues a stream with positions when another coordinator leads. A stream with several
+// request messages (PutBlob, Exec) cannot be repeated here, because part of the request is gone.
 func (r *Retrier) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
 		conn := next(ctx, spec)

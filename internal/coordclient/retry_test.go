@@ -104,7 +104,7 @@ func TestOverloadedCallsAreRepeatedWithGrowingPauses(t *testing.T) {
 	}
 }
 
-// Every call that only reads is known as one, and so is repeated when its answer is lost.
+// Every call that only reads is in reads, and so is repeated when its answer is lost.
 func TestCallsThatReadAreRepeatable(t *testing.T) {
 	known := map[string]bool{}
 	protoregistry.GlobalFiles.RangeFilesByPackage("drover.v1", func(f protoreflect.FileDescriptor) bool {
@@ -144,8 +144,8 @@ func TestRepeatingEndsWithContext(t *testing.T) {
 	}
 }
 
-// A machine that is gone does not refuse a connection: it does not answer, until the dialer
-// gives up. A process that stands still lets a connection be made, and does not shake hands.
+// A machine that is gone does not refuse a connection: it does not answer until the dialer gives
+// up. A stopped process accepts a connection, but does not shake hands.
 func TestACoordinatorThatDoesNotAnswerIsPassedOver(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.Handle(droverv1connect.NewClientServiceHandler(&busyServer{}))
@@ -162,7 +162,7 @@ func TestACoordinatorThatDoesNotAnswerIsPassedOver(t *testing.T) {
 	}
 	gone := map[string]coordinator{
 		"no connection": {"http://gone", &http.Transport{DialContext: func(_ context.Context, network, address string) (net.Conn, error) {
-			return (&net.Dialer{Deadline: time.Unix(1, 0)}).Dial(network, "127.0.0.1:9") // its time is up
+			return (&net.Dialer{Deadline: time.Unix(1, 0)}).Dial(network, "127.0.0.1:9") // the deadline has passed
 		}}},
 		"no handshake": {"https://" + silent.Addr().String(), &http.Transport{TLSHandshakeTimeout: time.Millisecond}},
 	}
@@ -173,7 +173,7 @@ func TestACoordinatorThatDoesNotAnswerIsPassedOver(t *testing.T) {
 		},
 		"a change": func(c droverv1connect.ClientServiceClient) error {
 			_, err := c.ApplyTenants(t.Context(), connect.NewRequest(&droverv1.ApplyTenantsRequest{}))
-			if connect.CodeOf(err) == connect.CodeUnimplemented { // it arrived
+			if connect.CodeOf(err) == connect.CodeUnimplemented { // the request arrived
 				err = nil
 			}
 			return err
@@ -235,7 +235,8 @@ func TestTheEndOfAStreamIsNoLoss(t *testing.T) {
 	_ = st.Close()
 }
 
-// A job that is followed is followed on at the next leader, by its number: another job may have its name by then.
+// A followed job is followed at the next leader by its number, because another job may have its
+// name by then.
 func TestAJobIsFollowedAtTheNextLeader(t *testing.T) {
 	srv := &watchServer{}
 	mux := http.NewServeMux()
@@ -276,10 +277,10 @@ func (s *watchServer) WatchJob(_ context.Context, r *connect.Request[droverv1.Ge
 	if err := st.Send(&droverv1.GetJobResponse{Job: &droverv1.JobSummary{Job: 7, Name: "wc", TasksDone: int32(n - 1)}}); err != nil || n == 3 {
 		return err
 	}
-	panic(http.ErrAbortHandler) // its connection ends
+	panic(http.ErrAbortHandler) // closes the connection
 }
 
-// silentServer has no events.
+// silentServer sends no events.
 type silentServer struct {
 	droverv1connect.UnimplementedClientServiceHandler
 }
@@ -288,7 +289,8 @@ func (*silentServer) Events(context.Context, *connect.Request[droverv1.EventsReq
 	return nil
 }
 
-// The process of one is gone: its port refuses connections at once, and the next one is asked without a pause.
+// If a coordinator's process is gone, its port refuses connections at once, and the next
+// coordinator is tried without a pause.
 func TestACoordinatorThatIsGoneCostsNoPause(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.Handle(droverv1connect.NewClientServiceHandler(&busyServer{}))
@@ -297,7 +299,7 @@ func TestACoordinatorThatIsGoneCostsNoPause(t *testing.T) {
 	gone := httptest.NewServer(nil)
 	gone.Close()
 
-	for n, addresses := range [][]string{{gone.URL, h.URL}, {gone.URL, gone.URL + "/", h.URL}} { // of two in a row the second costs one
+	for n, addresses := range [][]string{{gone.URL, h.URL}, {gone.URL, gone.URL + "/", h.URL}} { // the second of two in a row costs a pause
 		tr, err := NewTransport(addresses, func(address string) (*http.Transport, string, error) { return &http.Transport{}, address, nil })
 		if err != nil {
 			t.Fatal(err)
@@ -313,8 +315,8 @@ func TestACoordinatorThatIsGoneCostsNoPause(t *testing.T) {
 	}
 }
 
-// A search is over in seconds where too few coordinators answer to elect a leader, and goes on where an
-// election is possible, one answer alone says so, or the call was answered for long.
+// A search ends after seconds if too few coordinators answer to elect a leader. It goes on if an
+// election is possible, if only one answer says otherwise, or if the call went on for long before.
 func TestSearchWithoutMajorityIsShort(t *testing.T) {
 	stranded, electing, gone := wire.NoMajority("start c2"), wire.NotLeader("", "no leader yet"), connect.NewError(connect.CodeUnavailable, &net.OpError{Op: "dial", Err: errors.New("refused")})
 	for name, tc := range map[string]struct {
@@ -357,8 +359,8 @@ func TestSearchWithoutMajorityIsShort(t *testing.T) {
 	}
 }
 
-// A search ends when every coordinator was asked and none trusts the client, or is trusted by it; one
-// that does is found.
+// A search ends when every coordinator was tried and none trusts the client, or is trusted by it.
+// If one does, the search finds it.
 func TestDistrustIsNoLoss(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.Handle(droverv1connect.NewClientServiceHandler(&busyServer{}))
@@ -387,7 +389,7 @@ func TestDistrustIsNoLoss(t *testing.T) {
 			},
 			"a change": func(c droverv1connect.ClientServiceClient) error {
 				_, err := c.StopJob(t.Context(), connect.NewRequest(&droverv1.StopJobRequest{Job: "j"}))
-				if connect.CodeOf(err) == connect.CodeUnimplemented { // it arrived
+				if connect.CodeOf(err) == connect.CodeUnimplemented { // the request arrived
 					err = nil
 				}
 				return err
@@ -398,7 +400,7 @@ func TestDistrustIsNoLoss(t *testing.T) {
 				if c.trusting && address != other.URL {
 					conf = open.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
 				}
-				conf.MaxVersion = tls.VersionTLS12 // where a refusal ends the handshake; later a write may fail before it is read
+				conf.MaxVersion = tls.VersionTLS12 // with TLS 1.2 a refusal ends the handshake; with 1.3 a write may fail before the client reads the refusal
 				return &http.Transport{TLSClientConfig: conf}, address, nil
 			})
 			if err != nil {

@@ -14,10 +14,10 @@ import (
 	"github.com/drover-run/drover/api/wire"
 )
 
-// repeatedStream opens its stream again while no coordinator that leads has
-// answered it. A stream with positions continues at the next leader: the caller sees
-// one stream, without loss or repetition. That of a job's states begins anew, since each
-// message is the whole state.
+// repeatedStream opens its stream again until a leading coordinator has answered. A stream with
+// positions continues at the next leader: the caller sees one stream, without loss or repetition.
+// The stream of a job's states starts again at the next leader, because each of its messages is the
+// whole state.
 type repeatedStream struct {
 	connect.StreamingClientConn
 	r       *Retrier
@@ -25,9 +25,9 @@ type repeatedStream struct {
 	open    func() connect.StreamingClientConn
 	request any
 	begun   bool   // a message was received
-	fresh   bool   // none was, since it was opened again
+	fresh   bool   // no message was received since the stream was opened again
 	ended   error  // the end of the stream, which no retry changes
-	after   string // position that was reached; "": it has none, or none is known
+	after   string // the position reached; "" if the stream has no positions, or none is known
 }
 
 // Send implements connect.StreamingClientConn.
@@ -47,7 +47,7 @@ func (s *repeatedStream) Receive(m any) error {
 			if err := s.reopen(); err != nil {
 				return err
 			}
-			if s.ResponseHeader().Get(wire.Position) != "" { // its next message may come late
+			if s.ResponseHeader().Get(wire.Position) != "" { // the next message may come late
 				answered()
 			}
 		}
@@ -61,7 +61,7 @@ func (s *repeatedStream) Receive(m any) error {
 				answered()
 			}
 		}
-		if s.begun && s.requestAfter() == nil { // it would begin anew
+		if s.begun && s.requestAfter() == nil { // the stream has no position, so it would start again
 			s.ended = err
 			return nil
 		}
@@ -77,10 +77,10 @@ func (s *repeatedStream) Receive(m any) error {
 	return s.ended
 }
 
-// reopen sends the request again, from the position that was reached.
+// reopen sends the request again, starting after the position reached.
 func (s *repeatedStream) reopen() error {
 	header := s.RequestHeader().Clone()
-	_ = s.StreamingClientConn.CloseResponse() // refused or lost: nothing more comes
+	_ = s.StreamingClientConn.CloseResponse() // the coordinator refused or is gone: nothing more comes
 	s.StreamingClientConn, s.fresh = s.open(), true
 	maps.Copy(s.RequestHeader(), header)
 	request := s.request
@@ -93,8 +93,8 @@ func (s *repeatedStream) reopen() error {
 	return s.StreamingClientConn.CloseRequest()
 }
 
-// requestAfter returns the request for what comes after the position that was reached,
-// nil if there is none.
+// requestAfter returns the request for the messages after the position reached, nil if the stream
+// has no position.
 func (s *repeatedStream) requestAfter() proto.Message {
 	if s.after == "" {
 		return nil
@@ -121,8 +121,8 @@ func (s *repeatedStream) requestAfter() proto.Message {
 	}
 }
 
-// positionOf returns the position that a message has, "" if it has none. That of a job's state
-// is the number of the job: another one may have its name by the time of the next request.
+// positionOf returns the position of a message, "" if it has none. The position of a job's state is
+// the number of the job, because by the next request another job may have its name.
 func positionOf(m any) string {
 	if j, ok := m.(*droverv1.GetJobResponse); ok {
 		return strconv.FormatUint(j.GetJob().GetJob(), 10)

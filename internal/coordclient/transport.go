@@ -9,12 +9,11 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// Base is the base URL of a client with a Transport, which replaces it by that of
-// a coordinator.
+// Base is the base URL of a client with a Transport, which replaces it by the URL of a coordinator.
 const Base = "http://coordinator"
 
-// Opener returns what sends requests to the coordinator at an address, and its base
-// URL. It does not connect. It is called once for each address.
+// Opener returns the HTTP transport to the coordinator at an address, and its base URL. It does not
+// connect. It is called once for each address.
 type Opener func(address string) (*http.Transport, string, error)
 
 // Transport sends requests to one of several coordinators. It is safe for
@@ -34,8 +33,8 @@ type target struct {
 	base      *url.URL
 }
 
-// NewTransport returns a transport to the coordinators at these addresses, the
-// first of which is asked first. Invalid: there is none, or one cannot be opened.
+// NewTransport returns a transport to the coordinators at these addresses; it asks the first one
+// first. It returns fault.Invalid if there is no address, or one cannot be opened.
 func NewTransport(addresses []string, open Opener) (*Transport, error) {
 	t := &Transport{open: open, addresses: addresses, targets: map[string]target{}}
 	for _, a := range addresses {
@@ -50,8 +49,7 @@ func NewTransport(addresses []string, open Opener) (*Transport, error) {
 	return t, nil
 }
 
-// ShowToken has requests carry a token, those over TLS alone. It is called before
-// the first request.
+// ShowToken makes requests over TLS carry a token. Call it before the first request.
 func (t *Transport) ShowToken(token string) { t.token = token }
 
 // RoundTrip implements http.RoundTripper.
@@ -79,18 +77,18 @@ func (t *Transport) CloseIdleConnections() {
 	}
 }
 
-// Current returns the address of the coordinator that requests go to now.
+// Current returns the address of the coordinator to which requests go now.
 func (t *Transport) Current() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.current
 }
 
-// alone reports whether there is but one address.
+// alone reports whether there is only one address.
 func (t *Transport) alone() bool { return len(t.addresses) == 1 }
 
-// follow sends further requests to the coordinator at a URL, which is where they
-// go already or not; false if that is not possible.
+// follow sends further requests to the coordinator at a URL, which may be the current one. It
+// returns false if that is not possible.
 func (t *Transport) follow(address string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,3 +1,3 @@
-// Package diagnosis serves what a developer asks a running daemon for: its log live and
-// profiles of its process (DebugService). It checks no rights: the handlers in front of it do.
+// Package diagnosis serves a running daemon's live log and profiles of its process to developers
+// (DebugService). It does not check permissions: the handlers in front of it do.
 package diagnosis

@@ -6,7 +6,7 @@ import (
 	"github.com/drover-run/drover/internal/fuzztest"
 )
 
-// FuzzPosition reads where a caller wants to go on in a daemon's log.
+// FuzzPosition parses the position from which a caller wants to continue in a daemon's log.
 func FuzzPosition(f *testing.F) {
 	f.Add(position{1, 2, 3}.String())
 	f.Add("-1-2-3")

@@ -14,24 +14,24 @@ import (
 	"github.com/drover-run/drover/internal/plain"
 )
 
-// Limits of what a daemon keeps of its log for callers.
+// Limits on the records that a daemon keeps for callers.
 const (
 	keptRecords   = 1000
 	keptLevel     = slog.LevelInfo
-	followerQueue = 1000 // records that a follower may be behind
+	followerQueue = 1000 // records that a follower may lag behind
 	maxFollowers  = 16
 	maxText       = 4 << 10 // bytes of a message or of a value
 )
 
-// Log keeps the recent records of a daemon's log, and passes new ones to followers. Its
-// handlers stand before the one that writes the log.
+// Log keeps the recent records of a daemon's log, and passes new ones to followers. Its handlers
+// wrap the handler that writes the log.
 type Log struct {
 	lowest   atomic.Int64 // level of the most verbose follower, or keptLevel
-	instance uint64       // by chance: tells this log from that of another daemon
+	instance uint64       // random; distinguishes this log from the log of another daemon
 
 	mu        sync.Mutex
 	recent    []record // a ring when full
-	next      int      // in a full ring, the oldest
+	next      int      // in a full ring, the index of the oldest record
 	sequence  uint64   // of the newest record
 	followers map[*follower]bool
 }
@@ -43,8 +43,8 @@ func NewLog() *Log {
 	return l
 }
 
-// Handler returns a handler that records what reaches it and passes it on to next, as
-// far as next is enabled for it.
+// Handler returns a handler that keeps each record, and passes it on to next if next is enabled for
+// its level.
 func (l *Log) Handler(next slog.Handler) slog.Handler { return &handler{log: l, next: next} }
 
 // record is a kept record.
@@ -61,9 +61,10 @@ type follower struct {
 	dropped int64 // since the last record that was queued; guarded by Log.mu
 }
 
-// follow returns the recent records that a request is about, the position before the
-// first of them, and a follower of new ones, nil if there are too many. The caller must
-// end it with leave. Invalid: the request's position is none.
+// follow returns the recent records that match a request, the position before the first of them,
+// and a follower of new records. It returns an error if there are too many followers, and
+// fault.Invalid if the request's position is malformed. The caller must end the follower with
+// leave.
 func (l *Log) follow(level slog.Level, req *droverv1.MonitorRequest) ([]*droverv1.LogRecord, string, *follower, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,8 +119,8 @@ func (l *Log) recentLocked(n int) []record {
 	return all[len(all)-min(max(n, 0), len(all)):]
 }
 
-// add records one record. A follower that does not keep up loses records, and is told
-// how many: the daemon never waits for one.
+// add keeps one record. A follower that does not keep up loses records and receives their number:
+// the daemon never waits for a follower.
 func (l *Log) add(level slog.Level, r *droverv1.LogRecord) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -219,7 +220,8 @@ func appendAttr(list []*droverv1.LogAttribute, groups string, a slog.Attr) []*dr
 	return append(list, &droverv1.LogAttribute{Key: groups + a.Key, Value: clip(v.String())})
 }
 
-// clip bounds a text that may come from a task or a user, and replaces what is no text.
+// clip bounds the length of a text that may come from a task or a user, and replaces bytes that are
+// not text.
 func clip(s string) string {
 	if len(s) > maxText {
 		s = strings.ToValidUTF8(s[:maxText], "") + "…"

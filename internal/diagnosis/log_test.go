@@ -71,8 +71,8 @@ func followAt(t *testing.T, l *Log, level slog.Level) *follower {
 	return f
 }
 
-// A caller that gives back the position of a record gets what came after it, from the
-// same daemon by number, from another one by time.
+// A caller that passes the position of a record gets the records after it: by number from the same
+// daemon, by time from another one.
 func TestPositions(t *testing.T) {
 	l, other := NewLog(), NewLog()
 	add := func(l *Log, at int64, level slog.Level) {
@@ -95,7 +95,7 @@ func TestPositions(t *testing.T) {
 		t.Fatal(err)
 	}
 	for at := range int64(4) {
-		add(l, 10, slog.LevelInfo) // at one instant
+		add(l, 10, slog.LevelInfo) // all at the same time
 		add(l, 20+at, slog.LevelWarn)
 		add(other, 20+at, slog.LevelInfo)
 	}

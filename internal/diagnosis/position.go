@@ -6,15 +6,15 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// position is a place in a daemon's log. A caller may give it to another daemon, for
-// example to the coordinator that leads after this one: there the time counts.
+// position is a place in a daemon's log. A caller may pass it to another daemon, for example to the
+// next leading coordinator. Then only the time of the position counts.
 type position struct {
 	instance uint64
 	sequence uint64
 	atUS     int64
 }
 
-// String returns the form in which callers have it.
+// String returns the form that callers receive.
 func (p position) String() string { return fmt.Sprintf("%x-%x-%x", p.instance, p.sequence, p.atUS) }
 
 func parsePosition(text string) (p position, err error) {
@@ -24,7 +24,7 @@ func parsePosition(text string) (p position, err error) {
 	return p, nil
 }
 
-// before reports whether a record of the log of an instance comes after p.
+// before reports whether record r, of the log with this instance, comes after p.
 func (p position) before(r record, instance uint64) bool {
 	if p.instance == instance {
 		return r.sequence > p.sequence

@@ -25,8 +25,8 @@ const (
 	profileChunk   = 64 << 10
 )
 
-// Service serves DebugService for this process, whatever node a request names. Log may
-// be nil: then there are no records.
+// Service serves DebugService for this process, whatever node a request names. If Log is nil, there
+// are no records.
 type Service struct {
 	Log *Log
 
@@ -52,7 +52,7 @@ func (s *Service) Monitor(ctx context.Context, req *connect.Request[droverv1.Mon
 	}
 	defer s.Log.leave(f)
 	stream.ResponseHeader().Set(wire.Position, begin)
-	if err := stream.Send(nil); err != nil { // the header alone: the next record may come late
+	if err := stream.Send(nil); err != nil { // sends only the header, because the next record may come late
 		return err
 	}
 	for _, r := range recent {
@@ -75,8 +75,8 @@ func (s *Service) Monitor(ctx context.Context, req *connect.Request[droverv1.Mon
 	}
 }
 
-// Profile implements DebugServiceHandler. One at a time: a second CPU profile or trace
-// would fail, and the others cost time.
+// Profile implements DebugServiceHandler. It runs one profile at a time: a second CPU profile or
+// trace would fail, and the others cost time.
 func (s *Service) Profile(ctx context.Context, req *connect.Request[droverv1.ProfileRequest], stream *connect.ServerStream[droverv1.ProfileResponse]) error {
 	kind, seconds := req.Msg.GetKind(), req.Msg.GetSeconds()
 	if seconds == 0 {
@@ -131,7 +131,7 @@ func profileKinds() []string {
 	return names
 }
 
-// chunks sends what is written as messages of at least profileChunk bytes.
+// chunks sends the bytes written to it as messages of at least profileChunk bytes.
 type chunks struct {
 	stream *connect.ServerStream[droverv1.ProfileResponse]
 	buf    []byte

@@ -6,8 +6,8 @@ import (
 	"os"
 )
 
-// SyncFolder makes durable which names a folder has: a file that was made, renamed or removed in it
-// is otherwise as it was before after a loss of power, though its content was synced.
+// SyncFolder makes the entries of a folder durable. Without it, a file that was created, renamed or
+// removed in the folder may be as before after a loss of power, even if its content was synced.
 func SyncFolder(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

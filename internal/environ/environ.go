@@ -3,8 +3,8 @@ package environ
 
 import "strings"
 
-// Merge joins lists of "NAME=VALUE". The last value of a name wins; the order is that of first
-// mention. It changes none of the lists.
+// Merge joins lists of "NAME=VALUE". The last value of a name wins; names keep the order of their
+// first occurrence. Merge changes none of the lists.
 func Merge(lists ...[]string) []string {
 	at := map[string]int{}
 	var all []string

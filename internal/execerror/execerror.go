@@ -1,4 +1,5 @@
-// Package execerror separates commands that cannot run from starts that failed because of the moment.
+// Package execerror distinguishes commands that can never start from starts that failed for a
+// momentary reason.
 package execerror
 
 import (
@@ -10,9 +11,9 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// permanent has what a command's own words and files lead to: what execve(2) and chdir(2) say of
-// them, and fault.Invalid for a program that was not found. The list may not have what passes: a
-// job whose command cannot run fails at once, and all others are tried again.
+// permanent lists the errors that a command's own words and files cause: errors of execve(2) and
+// chdir(2), and fault.Invalid for a program that was not found. It must not list momentary errors:
+// a job whose command cannot run fails at once, and all others are tried again.
 var permanent = []error{
 	fault.Invalid, fs.ErrNotExist, fs.ErrPermission, // ENOENT, EACCES and EPERM too
 	unix.ENOTDIR, unix.EISDIR, unix.ELOOP, unix.ENAMETOOLONG, unix.E2BIG,
@@ -21,8 +22,8 @@ var permanent = []error{
 }
 
 // IsPermanent reports whether a program that was not found or not started would fail to start at
-// the next try too. Other errors pass: a machine without memory or processes, a file that somebody
-// still writes, a disk that is full or that fails.
+// the next try too. Other errors are momentary: a machine lacks memory or processes, another
+// process still writes the file, or a disk is full or fails.
 func IsPermanent(err error) bool {
 	for _, p := range permanent {
 		if errors.Is(err, p) {

@@ -32,7 +32,7 @@ func TestIsPermanent(t *testing.T) {
 	}
 }
 
-// What the kernel says of commands that cannot run is in the list.
+// The kernel's errors for commands that cannot run are in the list.
 func TestCommandsThatCannotRunArePermanent(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string, mode os.FileMode) string {
@@ -62,7 +62,7 @@ func TestCommandsThatCannotRunArePermanent(t *testing.T) {
 	}
 }
 
-// start tries to start a program, and returns why it cannot be.
+// start tries to start a program, and returns the error.
 func start(path string) error {
 	p, err := os.StartProcess(path, []string{path}, &os.ProcAttr{})
 	if err != nil {

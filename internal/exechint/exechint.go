@@ -1,5 +1,5 @@
-// Package exechint says what a user can do about a program that is there and was not started. It
-// imports the standard library alone: the harness, which stays small, uses it too.
+// Package exechint says what a user can do about a program that exists but could not be started. It
+// imports only the standard library, because the harness, which must stay small, uses it too.
 package exechint
 
 import (
@@ -12,10 +12,10 @@ import (
 	"syscall"
 )
 
-// Of returns what the user can do about a program that is at path and was not started because of
-// err, empty if nothing is known. To execve(2) a script without its interpreter, and a program
-// without its dynamic loader, are files that do not exist: the bare error would be taken for one
-// about the program itself.
+// Of returns what the user can do about a program that exists at path and could not be started
+// because of err, empty if nothing is known. execve(2) reports a script without its interpreter,
+// and a program without its dynamic loader, as a file that does not exist: a user would take the
+// bare error for an error about the program itself.
 func Of(path string, err error) string {
 	switch {
 	case errors.Is(err, syscall.ENOEXEC):
@@ -24,7 +24,7 @@ func Of(path string, err error) string {
 		return ""
 	}
 	if p := (*fs.PathError)(nil); errors.As(err, &p) && p.Op == "chdir" {
-		return "" // its working folder is what does not exist
+		return "" // the working folder does not exist
 	}
 	if st, statErr := os.Stat(path); statErr != nil || !st.Mode().IsRegular() {
 		return ""
@@ -40,15 +40,15 @@ func Of(path string, err error) string {
 	}
 }
 
-// firstLine returns the first line of a script, empty if the file is none, and
-// whether it ends with a carriage return.
+// firstLine returns the first line of a script, empty if the file is no script, and whether the
+// line ends with a carriage return.
 func firstLine(path string) (line string, crlf bool) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", false
 	}
 	defer f.Close()
-	b := make([]byte, 128) // the kernel reads no more than twice that
+	b := make([]byte, 128) // the kernel reads at most twice as much
 	n, _ := io.ReadFull(f, b)
 	line, _, _ = strings.Cut(string(b[:n]), "\n")
 	if !strings.HasPrefix(line, "#!") {

@@ -1,5 +1,6 @@
-// Package fault defines the closed list of Drover's error classes. A package wraps a class with
-// what it was doing; callers test with errors.Is, and the API translates a class to a status code.
+// Package fault defines the closed list of Drover's error classes. A package wraps a class with a
+// description of its operation; callers test with errors.Is, and the API translates a class to a
+// status code.
 //
 // A "no" is not a fault: no free capacity, waiting and stale are results with a typed reason.
 package fault
@@ -44,16 +45,15 @@ func (c *classed) Unwrap() []error {
 	return []error{c.class, c.cause}
 }
 
-// New returns an error of a class with the formatted text. A %w in the format is retained as its
-// cause.
+// New returns an error of a class with the formatted text. The error of a %w in the format becomes
+// its cause.
 func New(class error, format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
 	return &classed{class: class, msg: err.Error(), cause: errors.Unwrap(err)}
 }
 
-// Overloaded is a cause of Exhausted errors that pass by themselves: a caller may
-// try again after a pause. Other limits, such as the size of an upload, hold
-// until the request changes.
+// Overloaded is a cause of Exhausted errors that pass by themselves: a caller may try again after a
+// pause. Other limits, such as the size of an upload, apply until the request changes.
 var Overloaded = errors.New("overloaded")
 
 // Overload returns an Exhausted error with cause Overloaded and the formatted

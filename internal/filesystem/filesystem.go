@@ -1,5 +1,5 @@
-// Package filesystem says on which kind of file system a folder is: an fsync on tmpfs waits for no
-// disk.
+// Package filesystem determines the kind of a folder's file system: an fsync on tmpfs, for example,
+// waits for no disk.
 package filesystem
 
 import (
@@ -16,8 +16,8 @@ var kinds = map[int64]string{
 	unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs", unix.OVERLAYFS_SUPER_MAGIC: "overlay", unix.NFS_SUPER_MAGIC: "nfs",
 }
 
-// Kind returns the kind of the file system of a folder, such as ext4; the number of a kind that it
-// does not know.
+// Kind returns the kind of the file system of a folder, such as ext4, or the number of a kind that
+// it does not know.
 func Kind(dir string) (string, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {

@@ -11,7 +11,7 @@ func TestKind(t *testing.T) {
 	if kind, err := Kind(t.TempDir()); kind == "" || err != nil {
 		t.Errorf("%q, %v", kind, err)
 	}
-	if kind, err := Kind("/proc"); !strings.HasPrefix(kind, "0x") || err != nil { // none of those with a name
+	if kind, err := Kind("/proc"); !strings.HasPrefix(kind, "0x") || err != nil { // a kind without a name
 		t.Errorf("of /proc: %q, %v", kind, err)
 	}
 	if kind, err := Kind("/dev/shm"); kind != Tmpfs && !errors.Is(err, fs.ErrNotExist) {

@@ -37,8 +37,8 @@ func readCorpus(dir string, fn reflect.Type) ([][]any, error) {
 	return all, nil
 }
 
-// parseInput reads a file of a corpus, and reports whether it fits the target: after a change of the
-// target's arguments, old ones do not.
+// parseInput parses a file of a corpus, and reports whether it fits the target. Files from before a
+// change of the target's arguments do not fit.
 func parseInput(text string, fn reflect.Type) ([]any, bool) {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if lines[0] != header || len(lines) != fn.NumIn() {

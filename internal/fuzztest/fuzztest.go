@@ -1,15 +1,15 @@
 // Package fuzztest runs the fuzz targets of the repository. Every target calls Run in place of
-// F.Fuzz, so that each has the same bound on memory, and so that it can be run with millions of
-// inputs: Go's own engine, which looks for inputs that reach new code, spends some ten microseconds
-// on each; most parsers need less than one.
+// F.Fuzz, so that all have the same bound on memory, and can be run with millions of inputs. Go's
+// own engine, which looks for inputs that reach new code, spends some ten microseconds on each
+// input; most parsers need less than one.
 //
 //	go test -run '^FuzzParse$'                                 the seeds and the inputs kept in testdata
 //	go test -run '^$' -fuzz '^FuzzParse$'                      inputs that Go's engine looks for
 //	DROVER_FUZZ_INPUTS=1000000 go test -run '^FuzzParse$'      that many mutations of seeds and corpora
 //
-// The last form draws from RAPID_SEED, else from a random seed, which it prints. It adds the
-// corpora in the folders that DROVER_FUZZ_CORPUS lists to the seeds. An input that fails is written
-// to testdata, where every run of the tests finds it. Only tests import this package.
+// The last form takes its seed from RAPID_SEED, or draws and prints one. It adds the corpora in the
+// folders that DROVER_FUZZ_CORPUS lists to the seeds. It writes a failing input to testdata, where
+// every run of the tests finds it. Only tests import this package.
 package fuzztest
 
 import (
@@ -36,8 +36,7 @@ const (
 	EnvCorpus = "DROVER_FUZZ_CORPUS" // folders of inputs, as a list of paths
 )
 
-// Run is F.Fuzz for fn, which F.Fuzz describes. An input for which fn allocates more than maxAlloc
-// fails.
+// Run is F.Fuzz for fn. In addition, an input for which fn allocates more than maxAlloc fails.
 func Run(f *testing.F, fn any) {
 	f.Helper()
 	r := &runner{fn: reflect.ValueOf(fn), heap: []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}}
@@ -48,7 +47,7 @@ func Run(f *testing.F, fn any) {
 			f.Fatalf("%s=%q: give a number of inputs", EnvInputs, v)
 		}
 		last, mutated := zeros(r.fn.Type()), false
-		f.Add(last...) // F.Fuzz runs the seeds in order, this one after all that were added before
+		f.Add(last...) // F.Fuzz runs the seeds in order, and this seed after all seeds added before
 		target = func(args []reflect.Value) []reflect.Value {
 			switch in := values(args); {
 			case mutated:
@@ -115,7 +114,7 @@ func (r *runner) mutate(t *testing.T, name string, n int) {
 	fmt.Printf("fuzz: %s inputs=%d seconds=%.3f largest=%d\n", name, n, (processTime() - began).Seconds(), r.largest)
 }
 
-// processTime returns the processor time of this program: other work of the machine does not count.
+// processTime returns the CPU time of this process, which excludes other work of the machine.
 func processTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

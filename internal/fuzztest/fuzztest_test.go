@@ -16,7 +16,7 @@ import (
 // envFault makes FuzzSelf fail in this way, once an input is long.
 const envFault = "DROVER_FUZZ_FAULT"
 
-var hold []byte // keeps what FuzzSelf allocates
+var hold []byte // keeps the memory that FuzzSelf allocates
 
 // FuzzSelf is the target that the tests of this package run.
 func FuzzSelf(f *testing.F) {
@@ -60,7 +60,8 @@ func TestMutatedInputs(t *testing.T) {
 	}
 }
 
-// TestFaultsAreFound: each way to fail is seen, and its input is kept where Go's engine finds it.
+// TestFaultsAreFound: each way to fail is detected, and the input is kept where Go's engine finds
+// it.
 func TestFaultsAreFound(t *testing.T) {
 	for _, fault := range []string{"error", "fatal", "panic", "memory"} {
 		out, kept, err := runSelf(t, fault, EnvInputs+"=100000")
@@ -79,7 +80,7 @@ func TestFaultsAreFound(t *testing.T) {
 	}
 }
 
-// TestCorporaAreUsed: an input that only a corpus leads to is reached.
+// TestCorporaAreUsed: an input that can only be derived from a corpus is reached.
 func TestCorporaAreUsed(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := writeInput(dir, []any{[]byte("an input of the corpus that is long"), "", 0, uint8(0), false}); err != nil {

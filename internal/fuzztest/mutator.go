@@ -6,10 +6,11 @@ import (
 	"slices"
 )
 
-// maxInput bounds the bytes of a mutated argument; a longer one of the corpus stays as long.
+// maxInput bounds the bytes of a mutated argument. A longer argument of the corpus keeps its
+// length.
 const maxInput = 64 << 10
 
-// mutator draws inputs that are like those of a corpus.
+// mutator draws inputs that resemble those of a corpus.
 type mutator struct {
 	rand   *rand.Rand
 	corpus [][]any
@@ -62,7 +63,7 @@ func (m *mutator) other(k int) []byte {
 	return nil
 }
 
-// number returns a number near v, near a power of two, or any.
+// number returns a number near v, near a power of two, or an arbitrary one.
 func (m *mutator) number(v uint64) uint64 {
 	switch near := uint64(m.rand.IntN(17)) - 8; m.rand.IntN(4) {
 	case 0:
@@ -75,12 +76,12 @@ func (m *mutator) number(v uint64) uint64 {
 	return m.rand.Uint64()
 }
 
-// tokens are texts that parsers treat in a way of their own.
+// tokens are texts that parsers treat specially.
 var tokens = []string{"0", "-1", "-0", "9223372036854775807", "9223372036854775808", "18446744073709551616", "1e999", "1e-999", "0x7f", "NaN", "Infinity",
 	"null", "true", "{}", "[]", "[[[[[[[[", "{\"a\":{\"a\":", "\"\"", "\\u0000", "\\ud800", "\x00", "\n", "\r\n", "\t", " ", "\xff\xfe", "\x1b[2J", "\u202e", "../", "/", "%00", "${", "\"", "'", ",", ":",
 	"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "\xff\xff\xff\x7f", "\x80\x80\x80\x80\x10", "\x1f\x8b"}
 
-// bytes returns b after one to some ten changes.
+// bytes returns b after one to about ten changes.
 func (m *mutator) bytes(b, other []byte) []byte {
 	limit := max(maxInput, len(b))
 	b = slices.Clone(b)
@@ -112,7 +113,7 @@ func (m *mutator) change(b, other []byte) []byte {
 		}
 	case 3:
 		return slices.Delete(b, at, to)
-	case 4: // repeat a part, rarely often
+	case 4: // repeat a part, seldom many times
 		n := 1
 		if m.rand.IntN(16) == 0 {
 			n = 1 + m.rand.IntN(64)
@@ -121,17 +122,17 @@ func (m *mutator) change(b, other []byte) []byte {
 		for range n {
 			b = slices.Insert(b, at, part...)
 		}
-	case 5: // a part of another input, put in
+	case 5: // insert a part of another input
 		from := m.rand.IntN(len(other) + 1)
 		return slices.Insert(b, at, other[from:from+m.length(len(other)-from)]...)
-	case 6: // a part of another input, in place of what is there
+	case 6: // overwrite with a part of another input
 		from := m.rand.IntN(len(other) + 1)
 		return slices.Replace(b, at, to, other[from:from+m.length(len(other)-from)]...)
 	case 7:
 		return slices.Insert(b, at, m.token()...)
 	case 8:
 		return slices.Replace(b, at, to, m.token()...)
-	case 9: // the same byte again and again
+	case 9: // the same byte many times
 		if to > at {
 			for i := range b[at:to] {
 				b[at+i] = b[at]

@@ -1,4 +1,4 @@
-// Package hardlink gives an open file a second name where that is as good as a copy.
+// Package hardlink gives an open file a second name if a link is as good as a copy.
 package hardlink
 
 import (
@@ -13,16 +13,16 @@ import (
 	"github.com/drover-run/drover/internal/quota"
 )
 
-// place is what two names of one file share and two files need not.
+// place holds the properties that two names of one file share and two files may not.
 type place struct {
 	device     uint64
 	uid, gid   uint32
-	project    uint32 // whose disk quota the bytes count for
+	project    uint32 // project whose disk quota the bytes count for
 	attributes int    // bytes of the names of extended attributes, e.g. of an access control list
 }
 
-// Check returns nil if a link to file can stand for a copy of it in the place of another open
-// file: both are regular and differ in nothing but content and permissions. All errors wrap
+// Check returns nil if a link to file can replace a copy of it in the place of the open file
+// replaced: both are regular and differ only in content and permissions. All errors wrap
 // errors.ErrUnsupported.
 func Check(file, replaced *os.File) error {
 	from, err := placeOf(file)
@@ -59,8 +59,8 @@ func placeOf(file *os.File) (place, error) {
 	return place{st.Dev, st.Uid, st.Gid, project, names}, nil
 }
 
-// Create gives the file a name in an open folder, or below unix.AT_FDCWD. It goes by descriptor: a
-// path of the file may name another one by now. All errors wrap errors.ErrUnsupported.
+// Create gives the file a name in an open folder, or below unix.AT_FDCWD. It links the descriptor,
+// because the file's path may denote another file by now. All errors wrap errors.ErrUnsupported.
 func Create(file *os.File, folder int, name string) error {
 	err := unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(int(file.Fd())), folder, name, unix.AT_SYMLINK_FOLLOW)
 	if err != nil {

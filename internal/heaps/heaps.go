@@ -1,13 +1,13 @@
-// Package heaps keeps slices as binary heaps, as container/heap does, but for a type of entries and
-// without five methods for each: an Order says what an entry of the slice needs.
+// Package heaps maintains slices as binary heaps, as container/heap does, but with typed entries
+// and without five methods for each type: an Order holds the two functions that are needed.
 package heaps
 
-// Order is the order of the entries of heaps. Any number of slices can be kept in it.
+// Order is the order of the entries of heaps. It may serve any number of slices.
 type Order[T any] struct {
 	// Less reports whether a is before b.
 	Less func(a, b T) bool
-	// Moved, if not nil, is called with the index of an entry when it has another one, -1 when it
-	// leaves.
+	// Moved, if not nil, is called with the new index of an entry that moves, and with -1 for an
+	// entry that is removed.
 	Moved func(x T, i int)
 }
 
@@ -43,7 +43,7 @@ func (o *Order[T]) Remove(h *[]T, i int) T {
 	return x
 }
 
-// Fix puts the entry at an index, whose place in the order changed, where it belongs. O(log n).
+// Fix moves the entry at an index to its place after its order has changed. O(log n).
 func (o *Order[T]) Fix(h []T, i int) {
 	if !o.down(h, i) {
 		o.up(h, i)

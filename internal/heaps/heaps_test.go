@@ -19,7 +19,7 @@ func TestHeapAgainstSlice(t *testing.T) {
 		}
 		order.Init(h)
 		for i, x := range h {
-			x.at = i // Init does not tell of those that stay
+			x.at = i // Init does not call Moved for entries that keep their index
 		}
 		all := slices.Clone(h)
 		leave := func(x *entry) {

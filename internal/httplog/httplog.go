@@ -1,6 +1,6 @@
-// Package httplog sorts what net/http has to say about a server of ours. Callers cause most of it, as
-// by a failed handshake, and could fill a log with it: that is for debugging. What befalls the server
-// itself, an operator has to see.
+// Package httplog assigns levels to net/http's messages about our servers. Callers cause most
+// messages, for example by a failed handshake, and could fill a log with them: these have level
+// debug. Operators must see the messages about failures of the server itself.
 package httplog
 
 import (
@@ -22,8 +22,8 @@ func (w writer) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// levelOf knows net/http's messages by their beginnings. Of those about accepting, such as for lack
-// of file descriptors, there is at most about one a second.
+// levelOf recognises net/http's messages by their beginnings. Messages about failed accepts, such
+// as for lack of file descriptors, occur at most about once a second.
 func levelOf(message string) slog.Level {
 	switch {
 	case strings.HasPrefix(message, "http: Accept error"):

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// full is a listener that has no file descriptor for its first connection, and then ends.
+// full is a listener that lacks a file descriptor for its first connection, and then ends.
 type full struct {
 	net.Listener
 	calls int
@@ -27,8 +27,8 @@ func (f *full) Accept() (net.Conn, error) {
 
 func (*full) Close() error { return nil }
 
-// TestWhatBefallsTheServerIsLogged: with the level of a daemon, a lack of file descriptors and a panic are
-// seen, and what a stranger sends is not.
+// TestWhatBefallsTheServerIsLogged: at a daemon's log level, a lack of file descriptors and a panic
+// appear, and messages that strangers cause do not.
 func TestWhatBefallsTheServerIsLogged(t *testing.T) {
 	for name, c := range map[string]struct {
 		cause func(t *testing.T, s *httptest.Server)

@@ -44,15 +44,15 @@ var rules = []rule{
 	{from: "api", denied: []string{modulePrefix + "node", modulePrefix + "coordinator", modulePrefix + "scheduler", modulePrefix + "cmd"}, why: "imports point down"},
 }
 
-// isStdlib reports whether pkg is in the standard library. Even a pure package reaches many of
-// those through others (fmt imports os), so only direct imports of them are forbidden.
+// isStdlib reports whether pkg is in the standard library. Even a pure package reaches many of its
+// packages through others (fmt imports os), so only direct imports of them are forbidden.
 func isStdlib(pkg string) bool {
 	return !strings.Contains(pkg, ".") && !strings.HasPrefix(pkg, modulePrefix)
 }
 
 func TestImportsPointDown(t *testing.T) {
 	list := exec.Command("go", "list", "-f", `{{.ImportPath}}|{{join .Imports " "}}|{{join .Deps " "}}`, modulePrefix+"...")
-	var said strings.Builder // it also says which modules it downloads, on a new machine
+	var said strings.Builder // go also prints which modules it downloads, on a new machine
 	list.Stderr = &said
 	out, err := list.Output()
 	if err != nil {
@@ -91,8 +91,8 @@ func checkPackage(t *testing.T, pkg string, imports, deps []string) {
 	}
 }
 
-// isForbidden reports whether import d is the package denied or below it. A package of the standard
-// library stands for itself only.
+// isForbidden reports whether import d is the package denied or below it. A denied package of the
+// standard library does not include the packages below it.
 func isForbidden(d, denied string) bool {
 	switch {
 	case isStdlib(denied):
@@ -123,7 +123,8 @@ func TestSchedulersStartNoGoroutine(t *testing.T) {
 	}
 }
 
-// eachGoFile visits the Go files below a folder, but for those below the folders in except. It returns how many there are.
+// eachGoFile visits the Go files below a folder, except those below the folders in except. It
+// returns the number of files.
 func eachGoFile(t *testing.T, dir string, except []string, visit func(path string) error) (files int) {
 	t.Helper()
 	root := filepath.Join("..", "..")

@@ -14,11 +14,11 @@ import (
 	"github.com/drover-run/drover/internal/repofiles"
 )
 
-// maxMethods is how many methods a type may have, its own and those of the types of this module
+// maxMethods is how many methods a type may have, including the methods of types of this module
 // that it embeds. A type with more owns too much: split it by what changes together.
 const maxMethods = 40
 
-// manyMethods are the types that have more. A type may only leave the list.
+// manyMethods are the types that have more methods. A type may only be removed from the list.
 var manyMethods []string
 
 // methodSet is what one type declares: its methods and the types that it embeds.
@@ -27,8 +27,8 @@ type methodSet struct {
 	embedded []string
 }
 
-// methodSets returns the types with methods of all files that nobody generated, by
-// "package folder.Type".
+// methodSets returns the types with methods of all files that are not generated, by "package
+// folder.Type".
 func methodSets(t *testing.T) map[string]*methodSet {
 	t.Helper()
 	root := filepath.Join("..", "..")
@@ -126,7 +126,8 @@ func typeName(e ast.Expr, folder string, imports map[string]string) string {
 	return ""
 }
 
-// countMethods returns the number of methods of a type with those of the types that it embeds.
+// countMethods returns the number of methods of a type, including those of the types that it
+// embeds.
 func countMethods(sets map[string]*methodSet, name string, within []string) int {
 	m := sets[name]
 	if m == nil || slices.Contains(within, name) {
@@ -139,7 +140,7 @@ func countMethods(sets map[string]*methodSet, name string, within []string) int 
 	return n
 }
 
-// No type has more than maxMethods methods, but for the listed ones.
+// No type has more than maxMethods methods, except the listed ones.
 func TestTypesHaveFewMethods(t *testing.T) {
 	sets := methodSets(t)
 	for name := range sets {

@@ -12,19 +12,19 @@ import (
 	"testing"
 )
 
-// impureNames reports for each package whether a name of it stands for a clock, a wait, or randomness without a seed. The import rules
-// deny the packages that have nothing else.
+// impureNames reports for each package whether one of its names is a clock, a wait, or randomness
+// without a seed. The import rules deny the packages that contain nothing else.
 var impureNames = map[string]func(name string) bool{
 	"time": func(name string) bool {
 		return slices.Contains([]string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTicker", "NewTimer"}, name)
 	},
-	"math/rand/v2": func(name string) bool { // all else draws from the global source
+	"math/rand/v2": func(name string) bool { // all other names draw from the global source
 		return !slices.Contains([]string{"New", "NewPCG", "NewChaCha8", "NewZipf", "Rand", "Source", "PCG", "ChaCha8", "Zipf"}, name)
 	},
 }
 
-// Packages that decide read no clock and draw nothing without a seed: time comes as a value, chance as a seeded source.
-// Their tests, and those packages that run and report simulations, may.
+// Packages that decide read no clock and draw nothing without a seed: time is passed as a value,
+// chance as a seeded source. Their tests, and the packages that run and report simulations, may.
 func TestPackagesThatDecideReadNoClock(t *testing.T) {
 	decide, files := []string{"scheduler", "node/task", "coordinator/facts"}, 0
 	except := []string{"scheduler/sim/trace", "scheduler/sim/report", "scheduler/sim/run", "scheduler/bench", "scheduler/policytest"}
@@ -50,7 +50,7 @@ func TestPackagesThatDecideReadNoClock(t *testing.T) {
 
 // impureUses returns where a file uses impureNames.
 func impureUses(set *token.FileSet, f *ast.File) (uses []string) {
-	packages := map[string]string{} // by the name that the file gives it
+	packages := map[string]string{} // by the name that the file gives the package
 	for _, spec := range f.Imports {
 		p, err := strconv.Unquote(spec.Path.Value)
 		if err != nil || impureNames[p] == nil {

@@ -1,8 +1,8 @@
 // Package innerbin embeds the small programs that run in and beside tasks in the drover binary: the
 // harness (cmd/drover-harness), the helper (cmd/drover-helper), the logger (cmd/drover-logger) and
-// process 1 of containers that are used again (cmd/drover-init). The build copies them to the
-// folder bin first (make build). A drover binary built without them uses itself instead, which
-// starts slower and needs more memory per task.
+// process 1 of reused containers (cmd/drover-init). The build copies them to the folder bin first
+// (make build). A drover binary built without them uses itself instead, which starts slower and
+// needs more memory per task.
 package innerbin
 
 import (

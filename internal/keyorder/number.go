@@ -11,20 +11,20 @@ import (
 //	digits              two in each byte, from the first to the last that is not zero
 //	end                 one byte: plain, or other, which the field as text follows
 //
-// where the value is 0.DIGITS times 10 to the power of the exponent. Digits are above both ends, so
-// that 1.5 is above
-// 1. Of a negative number all but that text is inverted, and its ends are above its digits. A plain number, such as 42,
-// -7 or 0.25, follows from its value, and so is written once.
+// where the value is 0.DIGITS times 10 to the power of the exponent. Digit bytes are above both end
+// bytes, so that 1.5 is above 1. For a negative number everything except the text of the field is
+// inverted, and the end bytes are above the digit bytes. The text of a plain number, such as 42, -7
+// or 0.25, follows from its value, so it is not stored.
 const (
 	signZero     = 0x80
 	exponentBias = 0xc0 // of the byte of a positive number
-	exponentSize = 8    // bytes of an exponent that is not within
+	exponentSize = 8    // bytes of an exponent that does not fit into the first byte
 	minExponent  = signZero + 2 - exponentBias
 	maxExponent  = 0xff - 1 - exponentBias
 
 	endPlain, endOther                 = 0, 1
 	negativeEndPlain, negativeEndOther = 0xfe, 0xff
-	firstPair                          = 2 // the byte of 00
+	firstPair                          = 2 // the byte of the digits 00
 	lastPair                           = firstPair + 99
 )
 
@@ -32,7 +32,7 @@ const (
 type number struct {
 	negative bool
 	plain    bool   // the field is written as appendPlain writes it
-	digits   []byte // from the first to the last that is not zero, with the point if it is between; none: zero
+	digits   []byte // from the first to the last non-zero digit, including a point between them; empty: zero
 	exponent int
 }
 
@@ -46,7 +46,7 @@ func digitsEnd(b []byte, i int) int {
 	return i
 }
 
-// parseNumber returns the number at the beginning of a field.
+// parseNumber parses the number at the beginning of a field.
 func parseNumber(b []byte) number {
 	var n number
 	i := 0
@@ -79,7 +79,7 @@ func parseNumber(b []byte) number {
 		last--
 	}
 	if end > point && last != end-1 {
-		n.plain = false // zeros at the end, behind the point
+		n.plain = false // zeros at the end, after the point
 	}
 	n.digits = b[first : last+1]
 	if n.exponent = point - first; n.exponent < 0 {
@@ -139,7 +139,7 @@ func (n *number) appendMagnitude(dst []byte) []byte {
 	return dst
 }
 
-// number reads what appendNumber wrote.
+// number decodes the encoding that appendNumber wrote.
 func (r *reader) number(dst []byte) []byte {
 	head := r.next()
 	negative := head < signZero
@@ -156,7 +156,7 @@ func (r *reader) number(dst []byte) []byte {
 		}
 		exponent = int(binary.BigEndian.Uint64(e[:]) ^ 1<<63)
 		if exponent < math.MinInt32 || exponent > math.MaxInt32 {
-			r.failed = true // no line is that long
+			r.failed = true // no line is long enough for such an exponent
 			return dst
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// MaxFields is the most fields that a key may have.
+// MaxFields is the maximum number of fields of a key.
 const MaxFields = 64
 
 // Entries of an order: how one field is compared.
@@ -18,18 +18,18 @@ const (
 	asNumberDesc = "number desc"
 )
 
-// Entries returns what Parse accepts.
+// Entries returns the entries that Parse accepts.
 func Entries() []string { return []string{asText, asTextDesc, asNumber, asNumberDesc} }
 
-// Order is how the fields of a key are compared, one after the other. Nil is the order of the key's
-// bytes.
+// Order says how the fields of a key are compared, one after the other. Nil is the order of the
+// key's bytes.
 type Order []field
 
-// field is how one field is compared. Only its methods know how it is encoded.
+// field says how one field is compared. Only its methods know the encoding.
 type field struct{ number, desc bool }
 
-// Parse returns the order of entries. It is nil if all are "text": such keys are compared by their
-// bytes. ok is false if an entry is none of Entries.
+// Parse returns the order of entries. It is nil if all entries are "text", because such keys are
+// compared by their bytes. ok is false if an entry is not one of Entries.
 func Parse(entries []string) (o Order, ok bool) {
 	for _, e := range entries {
 		if !slices.Contains(Entries(), e) {
@@ -43,7 +43,7 @@ func Parse(entries []string) (o Order, ok bool) {
 	return o, true
 }
 
-// IsText reports whether field i is compared by its bytes, upwards.
+// IsText reports whether field i is compared by its bytes, ascending.
 func (o Order) IsText(i int) bool { return o == nil || o[i] == field{} }
 
 // Compare compares two keys: below zero if a comes before b, and zero only if they are the same.
@@ -55,7 +55,7 @@ func (o Order) Compare(a, b string) int {
 	return bytes.Compare(o.Append(nil, []byte(a)), o.Append(nil, []byte(b)))
 }
 
-// Append appends the encoding of a key, whose bytes have the order. The order must not be nil.
+// Append appends the encoding of a key; the bytes of encodings have the order o. o must not be nil.
 // O(len(key)).
 func (o Order) Append(dst, key []byte) []byte {
 	last := len(o) - 1
@@ -75,7 +75,7 @@ func (o Order) Append(dst, key []byte) []byte {
 // errEncoding is the error for bytes that Append did not write.
 var errEncoding = errors.New("not the encoding of a key")
 
-// Decode appends the key of an encoding. O(length of the key).
+// Decode appends the key whose encoding is given. O(length of the key).
 func (o Order) Decode(dst, encoded []byte) ([]byte, error) {
 	for i, f := range o {
 		if i > 0 {
@@ -92,8 +92,8 @@ func (o Order) Decode(dst, encoded []byte) ([]byte, error) {
 	return nil, errEncoding
 }
 
-// append appends the encoding of one field, which is never the beginning of another one's. That of
-// desc is that of the opposite with all bits inverted.
+// append appends the encoding of one field. No encoding is a prefix of another one. The encoding
+// for desc is the ascending one with all bits inverted.
 func (f field) append(dst, b []byte) []byte {
 	from := len(dst)
 	if f.number {
@@ -109,8 +109,8 @@ func (f field) append(dst, b []byte) []byte {
 	return dst
 }
 
-// decode appends the field at the beginning of an encoding and returns the length of its part, -1
-// if it is damaged.
+// decode appends the field at the beginning of an encoding and returns the length of the field's
+// encoding, -1 if it is damaged.
 func (f field) decode(dst, encoded []byte) (out []byte, n int) {
 	r := reader{b: encoded}
 	if f.desc {
@@ -131,7 +131,7 @@ func (f field) decode(dst, encoded []byte) (out []byte, n int) {
 type reader struct {
 	b      []byte
 	at     int
-	invert byte // 0xff: all bits of each byte
+	invert byte // 0xff inverts all bits of each byte
 	failed bool
 }
 
@@ -144,8 +144,8 @@ func (r *reader) next() byte {
 	return r.b[r.at-1] ^ r.invert
 }
 
-// textEnd ends the encoding of a text. Bytes up to that of a tab are written as one more, which
-// leaves it to the end: the one that a newline has is free.
+// textEnd ends the encoding of a text. appendText increments each byte up to tab, so that 0 occurs
+// only as the end. Tab becomes the byte of a newline, which no key contains.
 const textEnd = 0
 
 func appendText(dst, b []byte) []byte {

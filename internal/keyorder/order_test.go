@@ -23,7 +23,7 @@ func mustParse(t interface{ Fatalf(string, ...any) }, entries ...string) Order {
 	return o
 }
 
-// checkPair checks all that is promised of two keys.
+// checkPair checks all guarantees for two keys.
 func checkPair(t interface {
 	Errorf(string, ...any)
 	Fatalf(string, ...any)
@@ -39,7 +39,7 @@ func checkPair(t interface {
 	}
 }
 
-// drawnField draws a field: often a number, near others and written in many ways.
+// drawnField draws a field: often a number, near other numbers and written in many ways.
 func drawnField(t *rapid.T) string {
 	return rapid.OneOf(
 		rapid.StringMatching(`[ ]?[-+]?0{0,2}[0-9]{0,3}(\.[0-9]{0,3})?`),
@@ -58,7 +58,8 @@ func drawnKey(t *rapid.T, fields int) string {
 	return strings.Join(list, "\t")
 }
 
-// For any order and keys: the bytes of the encodings compare as the keys do by definition, and decode to the keys.
+// For any order and keys: the bytes of the encodings compare as the keys do by definition, and the
+// encodings decode to the keys.
 func TestEncodingsHaveTheOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		entries := rapid.SliceOfN(rapid.SampledFrom(Entries()), 0, 2).Draw(t, "entries")
@@ -90,7 +91,7 @@ func FuzzOrder(f *testing.F) {
 	})
 }
 
-// The order of numbers is a refinement of that of sort -n, but for "+".
+// The order of numbers is a refinement of that of sort -n, except for "+".
 func TestNumbersAreInTheOrderOfSort(t *testing.T) {
 	program, err := exec.LookPath("sort")
 	if err != nil {
@@ -116,7 +117,7 @@ func TestNumbersAreInTheOrderOfSort(t *testing.T) {
 	})
 }
 
-// What a reader of the documents expects.
+// The orders that a reader of the documents expects.
 func TestOrders(t *testing.T) {
 	for name, c := range map[string]struct {
 		entries, want []string // want in order

@@ -1,13 +1,13 @@
-// Package linesum gives each line of a JSON-lines file a checksum, so that a bit that
-// flips on the disk is found and not believed.
+// Package linesum gives each line of a JSON-lines file a checksum, so that readers detect a bit
+// flipped on the disk.
 //
-// The checksum is the first member of the line's object, in front of what the object had
-// before, of which it is the CRC-32C:
+// The checksum is the first member of the line's object. It is the CRC-32C of the object without
+// it:
 //
 //	{"a":1}   becomes   {"crc32c":"cff7d56a","a":1}
 //
-// Readers that do not know it pass over it as over any member that they do not know.
-// Lines that were written before there were checksums have none, and are read as they are.
+// Readers that do not know the checksum ignore it like any unknown member. Lines written before
+// there were checksums have none, and are accepted without.
 package linesum
 
 import (
@@ -32,7 +32,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Seal returns the object with its checksum. The object must have a member, and no line end.
+// Seal returns the object with its checksum. The object must have a member, and contain no newline.
 func Seal(object []byte) []byte {
 	sealed := make([]byte, 0, len(prefix)+digits+len(suffix)+len(object))
 	sealed = fmt.Appendf(sealed, "%s%08x%s", prefix, crc32.Checksum(object, castagnoli), suffix)
@@ -42,12 +42,12 @@ func Seal(object []byte) []byte {
 // Sealed reports whether the line has a checksum.
 func Sealed(line []byte) bool { return bytes.HasPrefix(line, []byte(prefix)) }
 
-// Begins reports whether a checksum begins with the text, as that of a line which was cut
-// short after a few bytes, or before the first.
+// Begins reports whether text is the beginning of a checksum, as in a line that was cut short after
+// a few bytes, or before the first.
 func Begins(text []byte) bool { return bytes.HasPrefix([]byte(prefix), text) }
 
-// Check returns a fault.Corrupt if the line has a checksum that is not its own. The line
-// may end with its line end. O(bytes).
+// Check returns fault.Corrupt if the line has a checksum that does not match. The line may end with
+// its newline. O(bytes).
 func Check(line []byte) error {
 	if !Sealed(line) {
 		return nil
@@ -73,8 +73,8 @@ func Marshal(v any) ([]byte, error) {
 	return append(Seal(b), '\n'), nil
 }
 
-// Unmarshal reads what Marshal wrote, or a file of JSON from before there were checksums.
-// Corrupt: it is neither. A cure is the caller's to name.
+// Unmarshal reads a file that Marshal wrote, or a file of JSON from before there were checksums. It
+// returns fault.Corrupt for any other file. The caller adds the cure.
 func Unmarshal(b []byte, v any) error {
 	if err := Check(b); err != nil {
 		return err
@@ -85,7 +85,7 @@ func Unmarshal(b []byte, v any) error {
 	return nil
 }
 
-// Damage is what is wrong with one line of a file.
+// Damage describes one damaged line of a file.
 type Damage struct {
 	File string
 	Line int // from 1
@@ -102,7 +102,7 @@ type Scanner struct {
 	name   string
 	r      *bufio.Reader
 	n      int
-	sealed bool // a line with a checksum was met
+	sealed bool // a line with a checksum has occurred
 }
 
 // NewScanner returns a scanner; name is the file's, for Damage.
@@ -110,9 +110,9 @@ func NewScanner(r io.Reader, name string) *Scanner {
 	return &Scanner{name: name, r: bufio.NewReaderSize(r, 64<<10)}
 }
 
-// Next returns the next line that is whole, without its end, and io.EOF after the last
-// one. A line without a checksum is whole if it is JSON and no line before it had one:
-// it was written by an earlier version.
+// Next returns the next intact line, without its newline, and io.EOF after the last one. A line
+// without a checksum is intact if it is JSON and no line before it had a checksum: an earlier
+// version wrote it.
 func (s *Scanner) Next() ([]byte, error) {
 	for {
 		line, err := s.r.ReadBytes('\n')

@@ -51,8 +51,8 @@ func lines(random *rand.Rand, old, sealed int) (file []byte, all []string) {
 	return file, all
 }
 
-// Whatever happens to a file with checksums, each line that is read is one that was
-// written, and one that is not read is named, or was cut off with all after it.
+// Whatever happens to a file with checksums, each line that is read was written, and each line that
+// is not read is reported, or was cut off with all lines after it.
 func TestDamagedLinesAreNamed(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed.New(t), 0))
 	file, all := lines(random, 0, 100)
@@ -65,7 +65,8 @@ func TestDamagedLinesAreNamed(t *testing.T) {
 			if errors.Is(err, io.EOF) {
 				break
 			}
-			// A key that lost a bit in the first line makes it look old: what it says is whole.
+			// A first line whose checksum member lost a bit looks like a line of an earlier
+			// version; the rest of it is intact.
 			if at := slices.Index(all, string(line)); at < 0 && !(read == 0 && len(s.Damaged) == 0 && !Sealed(line) && string(line[len(prefix):]) == all[0][len(prefix):]) {
 				t.Fatalf("%s: %q was never written", what, line)
 			}
@@ -77,7 +78,7 @@ func TestDamagedLinesAreNamed(t *testing.T) {
 	}
 }
 
-// Lines of an earlier version are read; none is believed behind lines with a checksum.
+// Lines of an earlier version are read, but not after lines with a checksum.
 func TestLinesWithoutChecksum(t *testing.T) {
 	file, all := lines(rand.New(rand.NewPCG(1, 1)), 3, 2)
 	file = append(file, "{\"a\":7}\n{\"crc32c\":\"cut"...)

@@ -1,11 +1,12 @@
-// Package names says which names of jobs, stages, secrets, servers and attempts are valid.
+// Package names checks names of jobs, stages, secrets, servers and attempts.
 package names
 
-// maxLength is how many bytes a name may have.
+// maxLength is the maximum length of a name in bytes.
 const maxLength = 128
 
-// Valid reports whether name has 1 to maxLength ASCII letters, digits, '.', '_' and '-', and a letter
-// or digit first: it is then also a file name, and no option of a command.
+// Valid reports whether name has 1 to maxLength ASCII letters, digits, '.', '_' and '-', and begins
+// with a letter or digit. Such a name is also a file name, and cannot be taken for a command's
+// option.
 func Valid(name string) bool {
 	if name == "" || len(name) > maxLength {
 		return false

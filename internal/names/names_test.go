@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The rule as an expression is the judge.
+// A regular expression is the reference for the rule.
 func TestValid(t *testing.T) {
 	rule := regexp.MustCompile(`\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\z`)
 	rapid.Check(t, func(t *rapid.T) {

@@ -1,5 +1,5 @@
-// Package oidctest is an OpenID provider for tests: it signs, and it checks the code flow
-// with PKCE as a provider does. Only tests import it.
+// Package oidctest is an OpenID provider for tests. It signs tokens, and checks the code flow with
+// PKCE as a real provider does. Only tests import it.
 package oidctest
 
 import (
@@ -30,7 +30,7 @@ type Provider struct {
 	claims map[string]any        // of the user who signs in, besides those of the flow; under Lock
 	Force  map[string]any        // replaces claims of the flow; under Lock
 	codes  map[string]url.Values // requests that were granted
-	Asked  int                   // how often the keys were asked for; under Lock
+	Asked  int                   // how often the keys were requested; under Lock
 }
 
 // Lock and Unlock guard the fields of tests.
@@ -65,7 +65,7 @@ func answer(w http.ResponseWriter, v any) {
 	_ = json.NewEncoder(w).Encode(v) // fails only if the caller is gone
 }
 
-// NewKey makes the provider sign with another key, and forget the one before.
+// NewKey makes the provider sign with another key and forget the previous key.
 func (p *Provider) NewKey(id string) {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -76,7 +76,7 @@ func (p *Provider) NewKey(id string) {
 	p.key, p.keyID = key, id
 }
 
-// Sign returns an ID token for a client, with more claims or other values; nil removes one.
+// Sign returns an ID token for a client. more adds or replaces claims; a nil value removes one.
 func (p *Provider) Sign(client string, more map[string]any) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,7 +129,7 @@ func (p *Provider) authorize(w http.ResponseWriter, r *http.Request) {
 func (p *Provider) token(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	q := p.codes[r.PostFormValue("code")]
-	delete(p.codes, r.PostFormValue("code")) // good once
+	delete(p.codes, r.PostFormValue("code")) // a code is valid once
 	p.mu.Unlock()
 	sum := sha256.Sum256([]byte(r.PostFormValue("code_verifier")))
 	if q == nil || base64.RawURLEncoding.EncodeToString(sum[:]) != q.Get("code_challenge") || r.PostFormValue("redirect_uri") != q.Get("redirect_uri") {

@@ -61,7 +61,7 @@ func Run(t *testing.T, pattern string, limit time.Duration, env ...string) {
 	}
 	t.Logf("on %s:", machine.Name)
 	var output bytes.Buffer
-	out := io.MultiWriter(&output, t.Output()) // printed as it arrives, so that the log shows the test in which a machine hangs
+	out := io.MultiWriter(&output, t.Output()) // printed as it arrives, so that the log shows the current test if a machine hangs
 	r, err := machine.ExecCommand(ctx, testbed.Command{
 		Argv: []string{remote, "-test.v", "-test.run", pattern, "-test.timeout", limit.String()},
 		Env:  append([]string{insideEnv, "TMPDIR=/data", "HOME=/root"}, env...), Dir: "/data", Stdout: out, Stderr: out,

@@ -1,11 +1,10 @@
 // Package peakmem measures the peak memory of a program that this process
 // starts.
 //
-// The kernel's ru_maxrss does not say it: it begins with the high-water mark of
-// the memory of the process that forked, which is shared until the exec, and the
-// kernel counts it. For a program that a large daemon starts it is the daemon's.
-// VmHWM in /proc belongs to the memory after the exec alone, but is gone once the
-// process has ended, so it is sampled.
+// The kernel's ru_maxrss is not that value. It starts with the high-water mark of the forking
+// process, whose memory the child shares until the exec. For a program that a large daemon starts,
+// it is the daemon's. VmHWM in /proc covers only the memory after the exec, but disappears when the
+// process ends, so this package samples it.
 package peakmem
 
 import (
@@ -18,7 +17,7 @@ import (
 	"time"
 )
 
-// Pauses between two samples; each is twice the one before.
+// Pauses between two samples; each pause is twice the one before.
 const (
 	firstSample = 10 * time.Millisecond
 	maxSample   = 500 * time.Millisecond
@@ -47,21 +46,20 @@ func HighWaterMark(process string) int64 {
 	return 0
 }
 
-// Meter measures one program: its first process and all that descend from it. The
-// peak is that of the largest process, as with ru_maxrss.
+// Meter measures one program: its first process and all descendants. The peak is the peak of the
+// largest process, as with ru_maxrss.
 type Meter struct {
 	pid       int
 	inherited int64
 	sampled   atomic.Int64
 }
 
-// New returns a meter of the program whose first process is pid. Its ru_maxrss may
-// begin with inherited, in bytes: the high-water mark of the process that started
-// it.
+// New returns a meter of the program whose first process is pid. inherited is the high-water mark,
+// in bytes, of the process that started it: the program's ru_maxrss may start with that value.
 func New(pid int, inherited int64) *Meter { return &Meter{pid: pid, inherited: inherited} }
 
-// Run samples until ended is closed. Close it before the process is reaped where
-// its number may soon be another's.
+// Run samples until ended is closed. Close it before the process is reaped if its number may soon
+// be reused.
 func (m *Meter) Run(ended <-chan struct{}) {
 	for pause := firstSample; ; pause = min(2*pause, maxSample) {
 		timer := time.NewTimer(pause)
@@ -85,8 +83,7 @@ func (m *Meter) sample() (peak int64) {
 	return peak
 }
 
-// children returns the processes that any thread of a process started and that
-// live.
+// children returns the live processes that any thread of a process started.
 func children(process string) (out []string) {
 	files, err := filepath.Glob("/proc/" + process + "/task/*/children")
 	if err != nil {
@@ -100,12 +97,11 @@ func children(process string) (out []string) {
 	return out
 }
 
-// Peak returns the program's peak in bytes, given its ru_maxrss. It is 0, not
-// known, of a program that stayed below what it inherited and ended before the
-// first sample.
+// Peak returns the program's peak in bytes, given its ru_maxrss. It is 0 (unknown) for a program
+// that stayed below the inherited value and ended before the first sample.
 func (m *Meter) Peak(maxRSS int64) int64 {
 	if maxRSS > m.inherited {
-		return maxRSS // its own: what it inherited was less
+		return maxRSS // the program's own peak, since it exceeds the inherited value
 	}
 	return m.sampled.Load()
 }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ballast makes this process larger than what it starts.
+// ballast makes this process larger than the programs that it starts.
 func ballast(t *testing.T) {
 	b := make([]byte, 300<<20)
 	for i := 0; i < len(b); i += 4096 {
@@ -20,9 +20,8 @@ func ballast(t *testing.T) {
 	t.Cleanup(func() { runtime.KeepAlive(b) })
 }
 
-// run runs a shell script that ends once its standard input does, and returns its
-// measured peak and its ru_maxrss. Input ends when the meter has seen what the test
-// waits for.
+// run runs a shell script that ends once its standard input does, and returns its measured peak and
+// its ru_maxrss. Its input ends when until returns true.
 func run(t *testing.T, script string, until func(*Meter) bool) (peak, maxRSS int64) {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", script)
@@ -59,8 +58,8 @@ func run(t *testing.T, script string, until func(*Meter) bool) (peak, maxRSS int
 	return m.Peak(maxRSS), maxRSS
 }
 
-// A program that a large process starts is charged its own memory, and that of
-// what it starts itself.
+// A program that a large process starts is charged only its own memory and that of the programs
+// that it starts.
 func TestPeakIsThatOfTheProgram(t *testing.T) {
 	ballast(t)
 	seen := func(at int64) func(*Meter) bool { return func(m *Meter) bool { return m.sampled.Load() >= at } }
@@ -85,7 +84,7 @@ func TestPeakIsThatOfTheProgram(t *testing.T) {
 	}
 }
 
-// What is larger than its starter is known by the kernel, sampled or not.
+// The kernel knows the peak of a program that is larger than its starter, sampled or not.
 func TestPeakAboveWhatWasInherited(t *testing.T) {
 	m := New(1, 10<<20)
 	if got := m.Peak(11 << 20); got != 11<<20 {

@@ -10,9 +10,9 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// Check finds what would keep a daemon from using its files: a certificate that
-// has expired, is of another kind or name, or that another authority made. name
-// "" stands for any. The error is fault.Invalid and names the file and the cure.
+// Check finds problems that would keep a daemon from using its files: a certificate that has
+// expired, is of another kind or name, or was signed by another authority. name "" accepts any
+// name. The error is fault.Invalid and names the file and the cure.
 func (f Files) Check(kind Kind, name string, now time.Time) error {
 	pool, pair, _, err := f.Load()
 	if err != nil {
@@ -46,8 +46,8 @@ func (f Files) Check(kind Kind, name string, now time.Time) error {
 	return nil
 }
 
-// RenewalText says how somebody makes the certificate of a daemon; name "" stands for any. It has
-// no colon, since the text of Check has one in front of the cure.
+// RenewalText says how to make the certificate of a daemon; name "" stands for any name. The text
+// has no colon, because the text of Check has a colon in front of the cure.
 func RenewalText(kind Kind, name string) string {
 	return fmt.Sprintf("make a new one with `drover tls cert -kind %s -host HOST %s` where the authority is, and put it in place", kind, nameOr(name, "NAME"))
 }

@@ -15,24 +15,23 @@ import (
 // one is optional.
 const maxStrangers = 2048
 
-// strangers is the name under which all of them are counted.
+// strangers is the name under which all connections without a certificate are counted.
 const strangers = "strangers"
 
-// Connections follows the open TLS connections of an HTTP server: at most a
-// number for each certificate name, or for each address of callers without one,
-// and none of a revoked certificate. The server's configuration comes from Config,
-// and its ConnState is Observe.
+// Connections tracks the open TLS connections of an HTTP server. It limits their number for each
+// certificate name, or for each address of callers without a certificate, and allows none with a
+// revoked certificate. The server uses the configuration of Config, and Observe as ConnState.
 type Connections struct {
 	limit int
 
 	mu   sync.Mutex
-	open map[net.Conn]connection // by what is below TLS
+	open map[net.Conn]connection // by the connection below TLS
 	by   map[string]int          // connections by name
 }
 
 type connection struct {
 	tls  *tls.Conn
-	name string            // under which it counts: the common name, or the address of a stranger; "" for none yet
+	name string            // name that it counts for: the common name, or the address of a stranger; "" before it counts
 	leaf *x509.Certificate // nil for a stranger
 }
 
@@ -43,10 +42,10 @@ func NewConnections(limit int) *Connections {
 
 var errTooManyConnections = errors.New("the caller has too many connections")
 
-// Config returns the configuration of a server whose connections are counted. One counts for a
-// certificate's name from the end of its handshake on, also if no request ever comes by it; one
-// over the limit is closed. It does not count during the handshake: a certificate is no secret, and
-// its key is proven by what the client sends last.
+// Config returns the configuration of a server whose connections are counted. A connection counts
+// for a certificate's name from the end of its handshake on, even if no request ever follows. A
+// connection over the limit is closed. It does not count during the handshake: a certificate is no
+// secret, and only the client's last handshake message proves that it has the key.
 func (t *Connections) Config(c *tls.Config) *tls.Config {
 	counted := c.Clone()
 	counted.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -69,11 +68,11 @@ func (t *Connections) Config(c *tls.Config) *tls.Config {
 				}
 			}
 			if !t.add(hello.Conn, s.PeerCertificates) {
-				_ = hello.Conn.Close() // before an alert, which would blame the certificate
+				_ = hello.Conn.Close() // closed before TLS sends an alert, which would blame the certificate
 				return errTooManyConnections
 			}
 			if len(s.PeerCertificates) > 0 {
-				context.AfterFunc(hello.Context(), func() { t.count(hello.Conn) }) // it ends with the handshake
+				context.AfterFunc(hello.Context(), func() { t.count(hello.Conn) }) // hello.Context ends with the handshake
 			}
 			return nil
 		}
@@ -98,9 +97,9 @@ func (t *Connections) Observe(c net.Conn, s http.ConnState) {
 	}
 }
 
-// add records what a connection, below TLS, shows in its handshake, so that CloseEnded knows it
-// from here on. It returns false if the caller has too many. A stranger's connection counts from
-// here on, for the address.
+// add records the certificate that a connection c (below TLS) shows in its handshake, so that
+// CloseEnded can close it from now on. It returns false if the caller has too many connections. A
+// stranger's connection counts for its address from now on.
 func (t *Connections) add(c net.Conn, peers []*x509.Certificate) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -110,8 +109,8 @@ func (t *Connections) add(c net.Conn, peers []*x509.Certificate) bool {
 		t.open[c] = x
 		return t.by[x.leaf.Subject.CommonName] < t.limit
 	}
-	host, _, _ := net.SplitHostPort(c.RemoteAddr().String()) // "" if it has none
-	x.name = "address " + host                               // no common name begins so
+	host, _, _ := net.SplitHostPort(c.RemoteAddr().String()) // "" if the remote address has no host
+	x.name = "address " + host                               // no common name begins with "address "
 	if t.by[x.name] >= t.limit || t.by[strangers] >= maxStrangers {
 		return false
 	}
@@ -121,13 +120,14 @@ func (t *Connections) add(c net.Conn, peers []*x509.Certificate) bool {
 }
 
 // count counts a connection for the name on its certificate if its handshake, which has ended,
-// proved the key. It closes the connection if the name has too many: others may have ended their
-// handshakes since add.
+// proved the key. It closes the connection if the name has too many connections: other handshakes
+// may have ended since add.
 func (t *Connections) count(c net.Conn) {
 	t.mu.Lock()
 	tc := t.open[c].tls
 	t.mu.Unlock()
-	// Not under mu: the state waits for the handshake, and that for add.
+	// Not under mu: ConnectionState waits for the handshake, and the handshake waits for add, which
+	// takes mu.
 	if tc == nil || !tc.ConnectionState().HandshakeComplete {
 		return
 	}
@@ -168,8 +168,8 @@ func (t *Connections) remove(c net.Conn) {
 	}
 }
 
-// CloseEnded closes the connections whose certificates have ended (see Member.Ended), with the
-// calls on them. It returns a text for each that names the certificate and says why.
+// CloseEnded closes the connections whose certificates have ended (see Member.Ended), including the
+// calls on them. For each it returns a text that names the certificate and gives the reason.
 func (t *Connections) CloseEnded(m *Member, now time.Time) (closed []string) {
 	t.mu.Lock()
 	var gone []net.Conn

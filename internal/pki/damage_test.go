@@ -14,8 +14,8 @@ import (
 	"github.com/drover-run/drover/internal/seed"
 )
 
-// Whatever happens to the files of a member, it is refused with the file's name, or has the
-// authority, the certificate and the revocations that it had.
+// Whatever happens to the files of a member: either loading fails with the file's name, or the
+// member has the same authority, certificate and revocations as before.
 func TestDamageOfCertificatesIsNamed(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed.New(t), 0))
 	dir := cluster(t)

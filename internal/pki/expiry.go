@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// warnBefore is how long before its end an expiring certificate is announced.
+// warnBefore is how long before its expiry a certificate is announced.
 const warnBefore = 30 * 24 * time.Hour
 
 // ExpiresSoon reports whether a certificate has expired or will within
@@ -15,7 +15,7 @@ func ExpiresSoon(c *x509.Certificate, now time.Time) bool {
 	return c.NotAfter.Sub(now) < warnBefore
 }
 
-// ExpiryText says in words when a certificate expires, and the cure.
+// ExpiryText returns a sentence that says when a certificate expires, and the cure.
 func ExpiryText(c *x509.Certificate, now time.Time) string {
 	left := c.NotAfter.Sub(now)
 	until := c.NotAfter.UTC().Format("2006-01-02 15:04 MST")

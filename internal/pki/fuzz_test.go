@@ -12,8 +12,8 @@ import (
 	"github.com/drover-run/drover/internal/fuzztest"
 )
 
-// FuzzPEM reads certificates and revocation lists. A list that the authority did not sign
-// is never believed, so nothing that is changed is.
+// FuzzPEM reads certificates and revocation lists. A list that the authority did not sign is never
+// accepted, so no changed list is.
 func FuzzPEM(f *testing.F) {
 	dir := f.TempDir()
 	if err := CreateCA(dir, time.Now()); err != nil {
@@ -40,7 +40,7 @@ func FuzzPEM(f *testing.F) {
 			t.Errorf("%d certificates and %v", len(list), err)
 		}
 		for _, c := range list {
-			_, _, _ = PeerIdentity(&tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{c}}}) // most have none
+			_, _, _ = PeerIdentity(&tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{c}}}) // most certificates have no identity
 		}
 	})
 }

@@ -16,19 +16,19 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 )
 
-// ErrWrongPeer is a cause of errors about a verified certificate that is not of
-// the kind that is wanted, or was revoked.
+// ErrWrongPeer is a cause of errors about a verified certificate that is of another kind than
+// wanted, or was revoked.
 var ErrWrongPeer = errors.New("not the wanted kind of certificate")
 
-// Member is one member of a cluster: its certificate, and what it needs to
-// check others. It follows its files: a renewed certificate and a new revocation
-// list are used from the next handshake on, after Reload.
+// Member is one member of a cluster: its certificate, and the authority and revocation list with
+// which it checks others. After Reload, a renewed certificate and a new revocation list are used
+// from the next handshake on.
 //
-// Connections that are open when a certificate is revoked stay open: servers
-// check each request with Check, and close them with Connections.
+// Revoking a certificate does not close its open connections: servers check each request with
+// Check, and close the connections with Connections.
 type Member struct {
 	files Files
-	own   Kind // wanted of the own certificate, "" for any
+	own   Kind // required kind of the own certificate, "" for any
 	pool  *x509.CertPool
 	cas   []*x509.Certificate
 	pem   []byte
@@ -39,7 +39,7 @@ type Member struct {
 	revoked *revocations
 }
 
-// stamp identifies the state of a file, to find changes.
+// stamp identifies the state of a file, to detect changes.
 type stamp struct {
 	mod  time.Time
 	size int64
@@ -65,23 +65,22 @@ func (f Files) crlPath() string {
 	return strings.TrimSuffix(f.CA, filepath.Ext(f.CA)) + ".crl"
 }
 
-// Reload reads the files that have changed. After an error what was loaded
-// before stays in use.
+// Reload reads the files that have changed. After an error the previously loaded files stay in use.
 func (m *Member) Reload() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return errors.Join(m.reloadPairLocked(), m.reloadCRLLocked())
 }
 
-// ReloadFrom is Reload with the certificate and key in other files, which are followed from then on
-// unless they cannot be used.
+// ReloadFrom is Reload with the certificate and key in other files. Later reloads read these files
+// too, unless they cannot be used.
 func (m *Member) ReloadFrom(cert, key string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	former := m.files
 	if cert != former.Cert || key != former.Key {
 		m.files.Cert, m.files.Key = cert, key
-		delete(m.stamps, cert) // they may have been in use before
+		delete(m.stamps, cert) // the files may have been in use before
 		delete(m.stamps, key)
 	}
 	if err := m.reloadPairLocked(); err != nil {
@@ -126,7 +125,7 @@ func (m *Member) reloadCRLLocked() error {
 	path := m.files.crlPath()
 	now, err := m.changedLocked(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // none was made yet, or it is being replaced
+		return nil // no list was made yet, or it is being replaced
 	}
 	if err != nil || now == nil {
 		return err
@@ -146,9 +145,9 @@ func (m *Member) reloadCRLLocked() error {
 	return nil
 }
 
-// changedLocked returns the stamps of the files if one of them differs from what was loaded,
-// otherwise nil. They are to be remembered once the files are loaded: what replaces a file after
-// this look has another one.
+// changedLocked returns the stamps of the files if one of them differs from the loaded state,
+// otherwise nil. The caller stores the stamps once it has loaded the files: a file that is replaced
+// after this check has another stamp.
 func (m *Member) changedLocked(paths ...string) (now map[string]stamp, err error) {
 	changed := false
 	now = map[string]stamp{}
@@ -207,10 +206,10 @@ func (m *Member) Revoked(c *x509.Certificate) bool {
 	return m.revoked.has(c.SerialNumber)
 }
 
-// Ended says why a certificate that was good when its connection was opened is refused now: "was
-// revoked", or "has expired" for that of a user; "" for one that is still accepted. The expiry of a
-// node's or a coordinator's certificate ends no open connection, so that running tasks are not lost
-// by it; the next connection is refused.
+// Ended says why a certificate that was valid when its connection was opened is refused now: "was
+// revoked", or "has expired" for a user's certificate; "" if it is still accepted. The expiry of a
+// node's or a coordinator's certificate closes no open connection, so that running tasks are not
+// lost; the next connection is refused.
 func (m *Member) Ended(c *x509.Certificate, now time.Time) (why string) {
 	if m.Revoked(c) {
 		return "was revoked"
@@ -221,8 +220,8 @@ func (m *Member) Ended(c *x509.Certificate, now time.Time) (why string) {
 	return ""
 }
 
-// Check returns an error unless the other side of a connection has a verified
-// certificate of one of the kinds, any without kinds, that was not revoked.
+// Check returns an error unless the other side of a connection has a verified certificate that was
+// not revoked and is of one of the kinds; no kinds means any kind.
 func (m *Member) Check(s *tls.ConnectionState, kinds ...Kind) error {
 	if s == nil || len(s.VerifiedChains) == 0 {
 		return errNoPeer
@@ -256,14 +255,14 @@ func joinKinds(kinds []Kind) string {
 	return strings.Join(s, " or ")
 }
 
-// silent is a cause that adds nothing to the text.
+// silent is a cause that adds nothing to an error's text.
 type silent struct{ error }
 
 func (silent) Error() string   { return "" }
 func (s silent) Unwrap() error { return s.error }
 
-// ServerConfig is for a listener that requires certificates of the cluster, of
-// one of the kinds if any are given.
+// ServerConfig returns the configuration of a listener that requires certificates of the cluster,
+// of one of the kinds if any are given.
 func (m *Member) ServerConfig(kinds ...Kind) *tls.Config {
 	return &tls.Config{
 		GetCertificate:   func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return m.current(), nil },
@@ -275,7 +274,7 @@ func (m *Member) ServerConfig(kinds ...Kind) *tls.Config {
 	}
 }
 
-// ClientConfig is for connections to members of one of the kinds.
+// ClientConfig returns the configuration of connections to members of one of the kinds.
 func (m *Member) ClientConfig(kinds ...Kind) *tls.Config {
 	return &tls.Config{
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return m.current(), nil },
@@ -300,14 +299,14 @@ func TokenConfig(ca string) (*tls.Config, error) {
 	if m.cas, err = parseCertificates(ca, text); err != nil {
 		return nil, err
 	}
-	if err := m.reloadCRLLocked(); err != nil { // nobody else has m yet
+	if err := m.reloadCRLLocked(); err != nil { // no other goroutine has m yet
 		return nil, err
 	}
 	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13, VerifyConnection: m.verifier([]Kind{KindCoordinator}, false)}, nil
 }
 
-// verifier checks a peer after its chain was verified. A server may leave
-// certificates optional (ClientAuth); what needs one then checks the request.
+// verifier checks a peer after its chain was verified. A server may make certificates optional
+// (ClientAuth); handlers that need a certificate then check the request.
 func (m *Member) verifier(kinds []Kind, server bool) func(tls.ConnectionState) error {
 	return func(s tls.ConnectionState) error {
 		if server && len(s.PeerCertificates) == 0 {
@@ -317,7 +316,7 @@ func (m *Member) verifier(kinds []Kind, server bool) func(tls.ConnectionState) e
 	}
 }
 
-// PeerConfig is for members of one kind that both listen and connect to each
+// PeerConfig returns the configuration of members of one kind that both listen and connect to each
 // other.
 func (m *Member) PeerConfig(kind Kind) *tls.Config {
 	c := m.ServerConfig(kind)

@@ -33,7 +33,7 @@ func open(t *testing.T, dir, name string, kind Kind) *Member {
 	return m
 }
 
-// serve starts a server of a member that answers everybody it accepts.
+// serve starts a server of a member that answers every caller that it accepts.
 func serve(t *testing.T, m *Member, conns *Connections) *httptest.Server {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, name, _ := PeerIdentity(r.TLS)
@@ -70,7 +70,7 @@ func TestServersAreCheckedForTheirKind(t *testing.T) {
 		ok     bool
 	}{
 		{"c1", []Kind{KindCoordinator}, true},
-		{"n1", []Kind{KindCoordinator}, false}, // a node's key is not as good as the coordinator's
+		{"n1", []Kind{KindCoordinator}, false}, // a coordinator's certificate is required, and a node's does not do
 		{"n1", []Kind{KindNode}, true},
 		{"c1", []Kind{KindNode}, false},
 	} {
@@ -116,7 +116,7 @@ func TestRenewedCertificatesAreUsedWithoutRestart(t *testing.T) {
 	if _, err := get(t, s, conf); err != nil || shown.Cmp(first) == 0 {
 		t.Errorf("the server still shows its first certificate: %v", err)
 	}
-	// A file that is damaged or of another kind does not replace what works.
+	// A file that is damaged or of another kind does not replace the files in use.
 	if err := os.WriteFile(filepath.Join(dir, "c1.pem"), []byte("rubbish"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,8 @@ func TestRenewedCertificatesAreUsedWithoutRestart(t *testing.T) {
 	}
 }
 
-// TestExpiryEndsConnectionsOfUsers: those of nodes and coordinators go on until they are closed otherwise.
+// TestExpiryEndsConnectionsOfUsers: connections of nodes and coordinators go on until they are
+// closed for another reason.
 func TestExpiryEndsConnectionsOfUsers(t *testing.T) {
 	dir := cluster(t)
 	server := open(t, dir, "c1", KindCoordinator)
@@ -160,7 +161,7 @@ func TestRevokedCertificatesAreRefused(t *testing.T) {
 	alice := open(t, dir, "alice", KindUser)
 	tr := &http.Transport{TLSClientConfig: alice.ClientConfig(), ForceAttemptHTTP2: true}
 	defer tr.CloseIdleConnections()
-	held := func() error { // on one connection, which stays open
+	held := func() error { // sends a request on one connection, which stays open
 		res, err := (&http.Client{Transport: tr}).Get(s.URL)
 		if err == nil {
 			_, _ = io.Copy(io.Discard, res.Body)
@@ -195,7 +196,7 @@ func TestRevokedCertificatesAreRefused(t *testing.T) {
 			t.Errorf("%s/%s: revoked %v, current %v", i.Kind, i.Name, i.Revoked, i.Current)
 		}
 	}
-	// A new certificate of the name is good again.
+	// A new certificate with the same name is accepted again.
 	if err := IssueCert(dir, CertRequest{Kind: KindUser, Name: "alice"}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
@@ -246,8 +247,8 @@ func TestRevocationListsNeedSignatureAndNewerNumber(t *testing.T) {
 	}
 }
 
-// TestConnectionsOfOneNameAreBounded opens connections that finish their handshake, and asks for something on
-// none of them until all are open: those that are silent count too.
+// TestConnectionsOfOneNameAreBounded opens connections that finish their handshake, and sends a
+// request on none of them until all are open: silent connections count too.
 func TestConnectionsOfOneNameAreBounded(t *testing.T) {
 	for _, protocol := range []string{"http/1.1", "h2"} {
 		dir := cluster(t)
@@ -265,7 +266,7 @@ func TestConnectionsOfOneNameAreBounded(t *testing.T) {
 			defer conn.Close()
 			_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
 			go func() {
-				_, err := io.Copy(io.Discard, conn) // the settings of HTTP/2 come on those that stay open
+				_, err := io.Copy(io.Discard, conn) // on connections that stay open, the settings of HTTP/2 arrive
 				ends <- err
 			}()
 		}
@@ -294,7 +295,7 @@ func (c *certificateOnly) Write(b []byte) (int, error) {
 	for rest := b; len(rest) > 0 && !c.shown; {
 		record := rest[:header+int(rest[3])<<8+int(rest[4])]
 		rest = rest[len(record):]
-		c.shown = record[0] == encrypted // the first one: the certificate
+		c.shown = record[0] == encrypted // the first encrypted record is the certificate
 		if _, err := c.Conn.Write(record); err != nil {
 			return 0, err
 		}
@@ -302,8 +303,8 @@ func (c *certificateOnly) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestANameCountsOnceItsKeyIsProven shows alice's certificate, which is no secret, by callers without its key:
-// however many they are, she gets in.
+// TestANameCountsOnceItsKeyIsProven presents alice's certificate, which is no secret, from callers
+// without its key. However many there are, alice can connect.
 func TestANameCountsOnceItsKeyIsProven(t *testing.T) {
 	other, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -369,7 +370,7 @@ func TestANameCountsOnceItsKeyIsProven(t *testing.T) {
 		if _, err := get(t, s, alice.ClientConfig()); err != nil {
 			t.Errorf("%s: alice is refused: %v", name, err)
 		}
-		// What a revoked certificate has opened is closed, also during the handshake.
+		// Connections that a revoked certificate opened are closed, also during the handshake.
 		_, err := Revoke(dir, []*big.Int{alice.Leaf().SerialNumber}, time.Now())
 		if err := errors.Join(err, server.Reload()); err != nil {
 			t.Fatal(err)
@@ -446,7 +447,7 @@ func TestConnectionsWithoutCertificateAreBounded(t *testing.T) {
 	}
 }
 
-// A certificate that nobody would accept is not made.
+// A certificate that nobody would accept is not issued.
 func TestCertificateThatWouldHaveExpiredIsRefused(t *testing.T) {
 	dir := cluster(t)
 	r := CertRequest{Kind: KindUser, Name: "late"}
@@ -462,8 +463,8 @@ func TestCertificateThatWouldHaveExpiredIsRefused(t *testing.T) {
 	}
 }
 
-// TestListReplacedWhileItIsRead: what was read is remembered by how the file was before, or the new list would
-// never be.
+// TestListReplacedWhileItIsRead: the member remembers the state of the file before the read;
+// otherwise it would never read the new list.
 func TestListReplacedWhileItIsRead(t *testing.T) {
 	dir := cluster(t)
 	path := filepath.Join(dir, caCRL)
@@ -510,8 +511,8 @@ func TestListReplacedWhileItIsRead(t *testing.T) {
 	}
 }
 
-// TestAReloadTakesOtherFiles: other files are used and followed, those from before too when they are named again, and
-// none that cannot be used.
+// TestAReloadTakesOtherFiles: other files are used and followed, including the earlier files when
+// they are named again; files that cannot be used are not.
 func TestAReloadTakesOtherFiles(t *testing.T) {
 	dir := cluster(t)
 	m := open(t, dir, "c1", KindCoordinator)
@@ -541,8 +542,8 @@ func TestAReloadTakesOtherFiles(t *testing.T) {
 	}
 }
 
-// TestWhichCertificateIsCurrent: the one in NAME.pem, whatever other files there are; without that file the newest of the
-// same kind and name, which is in use somewhere else.
+// TestWhichCertificateIsCurrent: the certificate in NAME.pem, whatever other files there are;
+// without that file, the newest of the same kind and name, which is in use on another machine.
 func TestWhichCertificateIsCurrent(t *testing.T) {
 	dir := t.TempDir()
 	start := time.Now()

@@ -39,7 +39,7 @@ const (
 // Kinds lists all kinds.
 func Kinds() []Kind { return []Kind{KindCoordinator, KindNode, KindUser} }
 
-// The validity of certificates, and how far back it begins, for clocks that differ.
+// The validity of certificates. It begins backdate in the past, because clocks differ.
 const (
 	caLifetime   = 10 * 365 * 24 * time.Hour
 	CertLifetime = 365 * 24 * time.Hour
@@ -98,11 +98,11 @@ func IssueCert(dir string, r CertRequest, now time.Time) error {
 	return err
 }
 
-// Issue makes a certificate and key <name>.pem, <name>.key in dir, signed by the
-// authority there. It returns the certificate that was in that file before, nil
-// for none: it stays good until it expires or is revoked. fault.Exists if that
-// one is of another kind. The certificate, not its key, is also kept in
-// issued/<serial>.pem, so that it can be revoked by name.
+// Issue makes a certificate and key <name>.pem, <name>.key in dir, signed by the authority there.
+// It returns the certificate that was in that file before, nil for none; the replaced certificate
+// stays valid until it expires or is revoked. It returns fault.Exists if that certificate is of
+// another kind. Issue also keeps the certificate, not its key, in issued/<serial>.pem, so that it
+// can be revoked by name.
 func Issue(dir string, r CertRequest, now time.Time) (replaced *x509.Certificate, err error) {
 	if prior, err := ReadCertificate(filepath.Join(dir, r.Name+".pem")); err == nil {
 		if kind, _, err := subject(prior); err == nil && kind != r.Kind {
@@ -182,13 +182,13 @@ func template(name string, now time.Time, life time.Duration) (*x509.Certificate
 	return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-backdate), NotAfter: now.Add(life)}, nil
 }
 
-// fileExists reports whether there is such a file, or it cannot be said that there is none.
+// fileExists reports whether the file exists, or its absence cannot be established.
 func fileExists(path string) bool {
 	_, err := os.Lstat(path)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// noAuthority is the error of a folder without an authority, or without a part of it.
+// noAuthority returns the error for a folder without an authority, or without a part of it.
 func noAuthority(dir string, err error) error {
 	for has, lacks := range map[string]string{caCert: caKey, caKey: caCert} {
 		if fileExists(filepath.Join(dir, has)) && !fileExists(filepath.Join(dir, lacks)) {
@@ -252,14 +252,16 @@ func (f Files) Load() (*x509.CertPool, tls.Certificate, []byte, error) {
 	return pool, pair, ca, nil
 }
 
-// signedByAnother reports whether an authority's certificate says so: of one that signed itself
-// a flipped bit may change one of the names, and not the key's ids too.
+// signedByAnother reports whether an authority's certificate says that another authority signed it.
+// In a self-signed certificate a flipped bit may change one of the names, but not the key ids as
+// well.
 func signedByAnother(c *x509.Certificate) bool {
 	return len(c.AuthorityKeyId) > 0 && !bytes.Equal(c.AuthorityKeyId, c.SubjectKeyId) && !bytes.Equal(c.RawIssuer, c.RawSubject)
 }
 
-// checkSigned returns an error unless an authority in the file signed the certificate, or one
-// beside it in its own file did: a damaged one is named here and not by each peer that refuses it.
+// checkSigned returns an error unless the certificate is signed by an authority in the CA file, or
+// by a certificate after it in its own file. A damaged certificate is thus reported here, and not
+// by each peer that refuses it.
 func (f Files) checkSigned(leaf *x509.Certificate, ca []byte) error {
 	own, err := os.ReadFile(f.Cert)
 	if err != nil {

@@ -33,7 +33,7 @@ func cluster(t *testing.T) string {
 	return dir
 }
 
-// startTLS starts s with conf as it is: httptest would add a certificate.
+// startTLS starts s with exactly conf: httptest would add a certificate.
 func startTLS(s *httptest.Server, conf *tls.Config) {
 	s.Listener = tls.NewListener(s.Listener, conf)
 	s.Start()
@@ -131,7 +131,7 @@ func TestRefusals(t *testing.T) {
 	if err := IssueCert(t.TempDir(), CertRequest{Kind: KindUser, Name: "x"}, time.Now()); !errors.Is(err, fault.NotFound) || !strings.Contains(err.Error(), "drover tls ca -dir") {
 		t.Errorf("without an authority: %v", err)
 	}
-	for _, lacks := range []string{caKey, caCert} { // it is kept elsewhere
+	for _, lacks := range []string{caKey, caCert} { // the key or certificate is kept elsewhere
 		dir := cluster(t)
 		if err := os.Remove(filepath.Join(dir, lacks)); err != nil {
 			t.Fatal(err)

@@ -67,7 +67,7 @@ type Issued struct {
 	Cert    *x509.Certificate
 	Kind    Kind
 	Name    string
-	Current bool // it is in <name>.pem; where none of its kind and name is, the newest of them
+	Current bool // it is in <name>.pem; if no certificate of this kind and name is there, it is the newest of them
 	Revoked bool
 }
 
@@ -100,13 +100,13 @@ func List(dir string) (ca *x509.Certificate, issued []Issued, err error) {
 		}
 		kind, name, err := subject(c)
 		if err != nil || c.CheckSignatureFrom(ca) != nil {
-			continue // of another authority
+			continue // signed by another authority
 		}
 		if p == filepath.Join(dir, name+".pem") {
 			inPlace[c.Subject.CommonName] = c
 		}
 		if known[c.SerialNumber.String()] {
-			continue // listed
+			continue // already in the list
 		}
 		known[c.SerialNumber.String()] = true
 		issued = append(issued, Issued{Cert: c, Kind: kind, Name: name, Revoked: revoked.has(c.SerialNumber)})
@@ -121,9 +121,9 @@ func List(dir string) (ca *x509.Certificate, issued []Issued, err error) {
 	return ca, issued, nil
 }
 
-// markCurrent sets Current of certificates that are sorted as by List. inPlace are those in
-// <name>.pem, by common name. Of two of one second neither is known to be replaced: both are
-// current.
+// markCurrent sets Current of certificates that are sorted as by List. inPlace holds the
+// certificates in <name>.pem, by common name. If two newest ones are from the same second, neither
+// is known to be replaced, so both are current.
 func markCurrent(issued []Issued, inPlace map[string]*x509.Certificate) {
 	newest := map[string]*x509.Certificate{}
 	for k := range issued {
@@ -191,9 +191,8 @@ func readCRL(dir string, ca *x509.Certificate) (*revocations, error) {
 	return r, nil
 }
 
-// Revoke adds serial numbers to the revocation list of the authority in dir,
-// ca.crl, which daemons read beside their ca.pem. Those on it already stay. It
-// returns how many it added.
+// Revoke adds serial numbers to the revocation list ca.crl of the authority in dir, which daemons
+// read beside their ca.pem. Existing entries stay. It returns how many it added.
 func Revoke(dir string, serials []*big.Int, now time.Time) (added int, err error) {
 	ca, signer, err := loadCA(dir)
 	if err != nil {
@@ -229,8 +228,8 @@ func Revoke(dir string, serials []*big.Int, now time.Time) (added int, err error
 	return added, WriteCRL(filepath.Join(dir, caCRL), der)
 }
 
-// WriteCRL replaces a revocation list as a whole. It is on the disk before it has its name:
-// a loss of power leaves the old list or the new one.
+// WriteCRL replaces a revocation list as a whole. It syncs the new list before the rename: a loss
+// of power leaves the old list or the new one.
 func WriteCRL(path string, der []byte) error {
 	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package plain keeps text that a task, a user or a file name chose from
-// controlling a terminal or forging a line of a log: it finds control characters
-// and writes them as text.
+// Package plain keeps text that a task, a user or a file name supplies from controlling a terminal
+// or forging a line of a log: it finds control characters and escapes them.
 package plain
 
 import (
@@ -11,9 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// isControl reports whether a rune acts on a terminal instead of being shown:
-// C0, DEL and C1, the line separators of Unicode, and what reverses the
-// direction of text.
+// isControl reports whether a rune acts on a terminal instead of being shown: C0, DEL and C1, the
+// line separators of Unicode, and the characters that change the direction of text.
 func isControl(r rune) bool {
 	switch {
 	case r == '\u2028', r == '\u2029', r == '\u061c', r == '\u200e', r == '\u200f', r >= '\u202a' && r <= '\u202e', r >= '\u2066' && r <= '\u2069':

@@ -1,6 +1,6 @@
-// Package publictrace holds two public traces and the results that other simulators have on them,
-// so that the tests of Drover's simulator compare with them on every machine. data/README.md says
-// where each file is from. Only tests import it.
+// Package publictrace holds two public traces and the results of other simulators for them, so that
+// the tests of Drover's simulator can compare with these results on every machine. data/README.md
+// gives the source of each file. Only tests import it.
 package publictrace
 
 import (
@@ -38,7 +38,7 @@ func Open(t testing.TB, name string) io.Reader {
 	return r
 }
 
-// Rows returns the fields of each line of a file that is not a comment.
+// Rows returns the fields of each line of a file, except comments.
 func Rows(t testing.TB, name string) [][]string {
 	t.Helper()
 	var rows [][]string

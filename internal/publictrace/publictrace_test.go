@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// The files are those that SHA256SUMS and README.md describe, and each result has a line for each
-// job.
+// The files match SHA256SUMS and README.md, and each result has a line for each job.
 func TestFilesAreAsDescribed(t *testing.T) {
 	read := func(name string) string {
 		b, err := data.ReadFile("data/" + name)

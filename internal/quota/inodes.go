@@ -13,9 +13,9 @@ import (
 )
 
 // hasLargeInodes reports whether folders of the file system may have inode numbers that are no
-// project numbers. xfs makes them from a disk's blocks, and spreads new folders over the whole
-// disk: a small number of one says nothing of the next. Other file systems with project quotas have
-// numbers of 32 bits.
+// project numbers. xfs derives inode numbers from the disk's blocks, and spreads new folders over
+// the whole disk, so that a small number of one folder says nothing about the next. Other file
+// systems with project quotas have 32-bit inode numbers.
 func hasLargeInodes(d *os.File) (bool, error) {
 	var st unix.Stat_t
 	var of unix.Statfs_t
@@ -62,8 +62,8 @@ func geometryOf(d *os.File) (g xfsGeometry, err error) {
 	return g, nil
 }
 
-// largestInode returns the largest number of an inode: the number of its allocation group, and its
-// place in the group, in as many bits as the largest place takes.
+// largestInode returns the largest inode number: the number of its allocation group, followed by
+// its index in the group, in as many bits as the largest index takes.
 func (g xfsGeometry) largestInode() uint64 {
 	if g.inodeSize == 0 || g.groupBlocks == 0 || g.groups == 0 {
 		return 0

@@ -2,14 +2,14 @@
 // them (ext4 and xfs, mounted with prjquota, Linux 5.14 or later), else by counting, which the
 // caller must repeat.
 //
-// The project number of a folder is its inode number. It need not be stored, and a restarted daemon
-// finds it. Project numbers that an administrator uses on the same file system can collide with it.
+// The project number of a folder is its inode number. It need not be stored: a restarted daemon
+// finds it again. It can collide with project numbers that an administrator uses on the same file
+// system.
 //
-// What the kernel's quota does not hold: processes with CAP_SYS_RESOURCE (our
-// helpers, which write what was agreed), and an owner who moves his files to
-// another project on purpose. The kernel lets him; the container's seccomp profile
-// does not. Where tasks have no such profile, count also where the kernel
-// enforces.
+// The kernel's quota does not limit processes with CAP_SYS_RESOURCE (our helpers, which write only
+// agreed amounts), nor an owner who moves his files to another project on purpose. The kernel
+// allows that move; the container's seccomp profile does not. Where tasks have no such profile,
+// count even if the kernel enforces.
 package quota
 
 import (
@@ -59,8 +59,8 @@ type Limit struct {
 // Usage is the disk usage of a folder.
 type Usage struct{ Bytes, Files int64 }
 
-// Probe returns the method that works for folders below dir, and for Counting the reason and the
-// cure.
+// Probe returns the method that works for folders below dir. For Counting it also returns the
+// reason and the cure.
 func Probe(dir string) (Method, string, error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -115,7 +115,7 @@ func SetLimit(ctx context.Context, dir string, l Limit) error {
 		if n++; n > maxEntries {
 			return fault.New(fault.Exhausted, "quota of %s: over %d files", dir, maxEntries)
 		}
-		if !e.IsDir() && !e.IsRegular() { // links and pipes hold no space
+		if !e.IsDir() && !e.IsRegular() { // links and pipes take no space
 			return nil
 		}
 		return setProject(e.Dir, e.Name, id, e.IsDir())
@@ -218,8 +218,8 @@ func setLimits(d *os.File, id uint32, want diskQuota) error {
 	return nil
 }
 
-// lacksQuota reports whether an error means that a file system has no project quotas, and not that
-// its disk is full or broken.
+// lacksQuota reports whether an error means that a file system has no project quotas, rather than
+// that its disk is full or broken.
 func lacksQuota(err error) bool {
 	for _, e := range []error{unix.ENOSYS, unix.EPERM, unix.ESRCH, unix.ENOTSUP, unix.EINVAL, unix.ENOTBLK, unix.ENODEV, unix.ENOTTY} {
 		if errors.Is(err, e) {
@@ -298,7 +298,7 @@ func setProject(at int, path string, id uint32, dir bool) error {
 	return nil
 }
 
-// Project returns the number of the project whose quota the file counts for, 0 if there is none.
+// Project returns the number of the project that the file counts for, 0 if there is none.
 func Project(f *os.File) (uint32, error) {
 	var a fileAttr
 	err := ioctl(f, ioctlGetXattr, &a)

@@ -67,10 +67,12 @@ func TestProbeReportsReason(t *testing.T) {
 	}
 }
 
-// A project is a number of 32 bits and that of a folder's inode: where inodes may have larger ones, as on
-// large xfs, some folders had no quota, and which ones nobody knows before they are made.
+// A project number has 32 bits and is a folder's inode number. On file systems with larger inode
+// numbers, such as large xfs, some folders had no quota, and nobody could tell which ones before
+// they were made.
 func TestLargestInodeOfXFS(t *testing.T) {
-	// As xfs_info shows them for mkfs.xfs with its defaults: blocks of 4096 bytes, inodes of 512, four groups.
+	// As xfs_info shows them for mkfs.xfs with its defaults: blocks of 4096 bytes, inodes of 512,
+	// four groups.
 	for name, c := range map[string]struct {
 		g    xfsGeometry
 		want uint64

@@ -1,9 +1,10 @@
 // Package repofiles walks the files of the repository, for tests that check all of them.
 //
-// Go keeps the result of a test until a file or folder that it read has changed, and a folder that
-// was listed counts as changed when an entry of it is newer. The root of the repository has entries
-// that change with each `make`, git command and test run: bin, out, .cache, .git. Tests that list it
-// run again each time, with all others of their package. So Walk does not list it. It has the names.
+// Go caches the result of a test until a file or folder that the test read has changed. A listed
+// folder counts as changed when an entry in it is newer. The root of the repository has entries
+// that change with each `make`, git command and test run: bin, out, .cache, .git. A test that lists
+// the root, and all others of its package, would run again each time. So Walk does not list the
+// root, but uses the names in top.
 package repofiles
 
 import (
@@ -13,7 +14,7 @@ import (
 	"strings"
 )
 
-// top are the entries of the repository's root that Walk visits: all that are not hidden and not
+// top are the entries of the repository's root that Walk visits: all except hidden entries and
 // results.
 var top = []string{
 	"CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "README.md", "SECURITY.md", "Vagrantfile",
@@ -21,7 +22,7 @@ var top = []string{
 	"integration", "internal", "jobspec", "mapreduce", "node", "runtime", "scheduler", "ui",
 }
 
-// isResult reports whether a folder holds what a build or a test made, or something hidden.
+// isResult reports whether a folder is hidden or holds results of a build or a test.
 func isResult(name string) bool {
 	return strings.HasPrefix(name, ".") || slices.Contains([]string{"bin", "out", "node_modules"}, name)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/drover-run/drover/internal/fuzztest"
 )
 
-// FuzzMark reads the mark of a log: a damaged one is none, or has no position below zero.
+// FuzzMark reads the mark of a log: a damaged mark counts as none, or has no negative position.
 func FuzzMark(f *testing.F) {
 	f.Add([]byte("00000000000000000017 00000000000000000042\n"))
 	f.Add([]byte("-1 -1"))

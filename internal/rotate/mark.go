@@ -6,24 +6,23 @@ import (
 	"syscall"
 )
 
-// Mark says where in all that was ever written to a log one of its files begins. It is
-// that of the file which was rotated last, or is about to be: of the current file or of
-// rotation 1. The sizes give the places of all others, so that a reader can name a place
-// in the log that stays the same over rotations.
+// Mark says where one file of a log begins, in the sequence of all bytes ever written to the log.
+// It marks the file that was rotated last or is about to be: rotation 1 or the current file. With
+// the sizes of the files a reader computes where all others begin, so that it can name a place in
+// the log that stays the same over rotations.
 type Mark struct {
 	Inode uint64
-	Start int64 // bytes written before the file's first one
+	Start int64 // bytes written before the file's first byte
 }
 
-// markSize is constant, so that a mark is replaced by one write, whole, and on a full disk
-// too.
+// markSize is constant, so that one write replaces a mark as a whole, even on a full disk.
 const markSize = 42
 
-// markPath returns the path of the mark of a log. There is none before the first rotation:
-// then the oldest file begins at 0.
+// markPath returns the path of the mark of a log. Before the first rotation there is no mark: the
+// oldest file begins at 0.
 func markPath(path string) string { return path + ".mark" }
 
-// ReadMark returns the mark of a log, false if there is none that makes sense.
+// ReadMark returns the mark of a log, false if there is no valid mark.
 func ReadMark(path string) (Mark, bool) {
 	f, err := os.OpenFile(markPath(path), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -32,7 +31,7 @@ func ReadMark(path string) (Mark, bool) {
 	defer f.Close()
 	b := make([]byte, markSize)
 	n, err := f.ReadAt(b, 0)
-	_ = err // half written is as good as none
+	_ = err // a half-written mark counts as none
 	return parseMark(b[:n])
 }
 
@@ -58,7 +57,7 @@ func writeMark(path string, m Mark) error {
 	return err
 }
 
-// Inode returns the number of a file by which a Mark names it.
+// Inode returns the inode number by which a Mark identifies a file.
 func Inode(info os.FileInfo) uint64 {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -67,7 +66,7 @@ func Inode(info os.FileInfo) uint64 {
 	return st.Ino
 }
 
-// startOf returns where the current file of a log begins, whose information is given.
+// startOf returns where the current file of a log begins; current describes that file.
 func startOf(path string, current os.FileInfo) int64 {
 	m, ok := ReadMark(path)
 	if !ok {

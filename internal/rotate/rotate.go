@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The defaults for zero.
+// The defaults of New's limits.
 const (
 	defaultMaxBytes = 16 << 20
 	defaultMaxFiles = 3
@@ -36,16 +36,16 @@ type File struct {
 	mu             sync.Mutex // guards the fields below
 	file           *os.File
 	size           int64
-	start          int64 // of the file, in all that was ever written (Mark)
+	start          int64 // where the file begins in all bytes ever written (Mark)
 	unreportedDrop int64 // bytes dropped since the last successful write
 	totalDropped   int64 // bytes dropped in total
 	cause          error
 }
 
-// New returns a log that appends to path and is opened, or made, by its first write: most short
-// tasks write nothing, and a file costs more than they do. A file has at most maxBytes (0: 16 MiB; at
-// least 4 KiB) before it becomes path.1, and path.1 becomes path.2; maxFiles (0: 3) includes the
-// current file.
+// New returns a log that appends to path. Its first write opens or creates the file, because most
+// short tasks write nothing and a file costs more than their output. A file has at most maxBytes
+// (0: 16 MiB; at least 4 KiB) before it becomes path.1, and path.1 becomes path.2; maxFiles (0: 3)
+// includes the current file.
 func New(path string, maxBytes int64, maxFiles int) *File {
 	if maxBytes <= 0 {
 		maxBytes = defaultMaxBytes
@@ -56,7 +56,7 @@ func New(path string, maxBytes int64, maxFiles int) *File {
 	return &File{path: path, maxBytes: max(maxBytes, minBytes), maxFiles: maxFiles}
 }
 
-// open returns what New does, with the file opened.
+// open returns the log of New with its file open.
 func open(path string, maxBytes int64, maxFiles int) (*File, error) {
 	l := New(path, maxBytes, maxFiles)
 	l.mu.Lock()
@@ -83,7 +83,7 @@ func (l *File) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	taken := len(b)
-	if l.file == nil { // before anything is measured: the file may have content
+	if l.file == nil { // open before measuring: the file may have content
 		if err := l.openLocked(); err != nil {
 			l.dropLocked(taken, err)
 			return taken, nil
@@ -104,11 +104,12 @@ func (l *File) Write(b []byte) (int, error) {
 // copyBytes is how much of a program's output is read at once.
 const copyBytes = 32 << 10
 
-// copyBuffers are those of ReadFrom: short tasks would leave two for each to collect.
+// copyBuffers are the buffers of ReadFrom, pooled because short tasks would leave two buffers each
+// to the garbage collector.
 var copyBuffers = sync.Pool{New: func() any { b := make([]byte, copyBytes); return &b }}
 
-// ReadFrom implements io.ReaderFrom, so that io.Copy allocates no buffer. It writes what it reads
-// at once.
+// ReadFrom implements io.ReaderFrom, so that io.Copy allocates no buffer. It writes the bytes of
+// each read at once.
 func (l *File) ReadFrom(r io.Reader) (int64, error) {
 	buf := copyBuffers.Get().(*[]byte)
 	defer copyBuffers.Put(buf)
@@ -185,8 +186,9 @@ func (l *File) rotateLocked() {
 	var current Mark
 	if l.file != nil {
 		if st, err := l.file.Stat(); err == nil {
-			// The mark is true before the renames and after them. Without it, on a disk
-			// without an inode, readers lose their place, not the writer its output.
+			// The mark is correct both before and after the renames. If it cannot be written, for
+			// example on a disk without free inodes, readers lose their place, but the writer does
+			// not lose its output.
 			current, size = Mark{Inode(st), l.start}, st.Size()
 			_ = writeMark(l.path, current)
 		}
@@ -212,10 +214,10 @@ func (l *File) rotateLocked() {
 		l.cause = err
 		return
 	}
-	l.size = min(l.size, l.maxBytes-1) // if it could not be truncated, continue writing instead of rotating forever
+	l.size = min(l.size, l.maxBytes-1) // if the file could not be truncated, continue writing instead of rotating for ever
 }
 
-// truncateLocked empties the current file, which then begins where it ended.
+// truncateLocked empties the current file and advances its mark to where the removed content ended.
 func (l *File) truncateLocked(current Mark, size int64) error {
 	if err := os.Truncate(l.path, 0); err != nil {
 		return err
@@ -250,9 +252,8 @@ func RotatedPath(path string, n int) string {
 	return path + "." + strconv.Itoa(n)
 }
 
-// Hold marks the logs in dir, which must exist, as being written, until the file that it returns is
-// closed or its process has ended, however it ended: the kernel keeps the mark (a shared flock of
-// the folder).
+// Hold marks the logs in dir, which must exist, as being written, until the returned file is closed
+// or its process has ended in any way: the kernel keeps the mark (a shared flock of the folder).
 func Hold(dir string) (io.Closer, error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -265,10 +266,10 @@ func Hold(dir string) (io.Closer, error) {
 	return f, nil
 }
 
-// Await waits until nobody holds the logs in dir, or until ctx ends, and reports whether nobody
-// does. A folder that does not exist has no writer.
+// Await waits until no process holds the logs in dir, or until ctx ends, and reports whether no
+// process holds them. A folder that does not exist has no writer.
 func Await(ctx context.Context, dir string) bool {
-	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_CLOEXEC, 0) // os.Open asks first whether it can be polled
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_CLOEXEC, 0) // os.Open would first ask the kernel whether the folder can be polled
 	if err != nil {
 		return errors.Is(err, unix.ENOENT)
 	}

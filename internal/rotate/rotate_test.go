@@ -172,8 +172,8 @@ func BenchmarkWrite(b *testing.B) {
 	}
 }
 
-// Await ends when the last writer has let go of the folder, not before, and at once where there
-// never was one.
+// Await ends when the last writer has released the folder, not before, and at once if there never
+// was a writer.
 func TestAwait(t *testing.T) {
 	dir := t.TempDir()
 	ended, cancel := context.WithCancel(t.Context())

@@ -1,6 +1,6 @@
-// Package seed draws the seeds of random tests. Every test that draws at random takes its seed
-// from New or from rapid, so that RAPID_SEED=N, or -rapid.seed=N where the package has properties,
-// repeats any of them. Only tests import it.
+// Package seed draws the seeds of random tests. Every random test takes its seed from New or from
+// rapid, so that RAPID_SEED=N, or -rapid.seed=N if the package uses rapid, repeats any of them.
+// Only tests import it.
 package seed
 
 import (
@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// New returns the seed that was given on the command line, else a random one, and logs it with what
-// repeats it. Each call without a given seed returns another one; 0 is never returned, because
-// rapid takes it for "not given".
+// New returns the seed given on the command line, else a random one, and logs it with the command
+// that repeats it. Without a given seed, each call returns another seed. It never returns 0,
+// because rapid takes 0 for "not given".
 func New(t testing.TB) uint64 {
 	t.Helper()
 	s := given(t)
@@ -24,8 +24,8 @@ func New(t testing.TB) uint64 {
 	return s
 }
 
-// given returns the seed of -rapid.seed, which has the value of RAPID_SEED unless it is set, and of
-// RAPID_SEED in packages that do not import rapid. It returns 0 if neither is given.
+// given returns the seed of -rapid.seed, whose default is RAPID_SEED, or of RAPID_SEED in packages
+// that do not import rapid. It returns 0 if neither is given.
 func given(t testing.TB) uint64 {
 	v := os.Getenv("RAPID_SEED")
 	if f := flag.Lookup("rapid.seed"); f != nil {

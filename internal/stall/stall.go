@@ -1,10 +1,10 @@
-// Package stall cuts off responses that their callers do not read, and requests whose rest nobody
-// waits for. A server of ours writes to the network in three ways that net/http bounds by one
-// number for the whole response or not at all: long files, streams that are silent for hours, and
-// what is left in buffers when the handler has returned. With HTTP/2 a caller closes the window of
-// a response with one frame, and could so hold the memory of thousands of them. With HTTP/1 it
-// reads what the handler left of a body before it sends the header, and waits for that without a
-// limit.
+// Package stall cuts off responses that their callers do not read, and requests whose body does not
+// arrive. A server of ours writes to the network in three ways, which net/http bounds by one limit
+// for the whole response or not at all: long files, streams that are silent for hours, and buffered
+// bytes after the handler has returned. With HTTP/2 a caller can close the window of a response
+// with one frame, and could thus hold the memory of thousands of responses. With HTTP/1, net/http
+// reads the rest of a body that the handler did not read before it sends the header, and waits for
+// that without a limit.
 package stall
 
 import (
@@ -15,9 +15,10 @@ import (
 	"time"
 )
 
-// Handler answers with next, and cuts off each response of which nothing is read for limit while
-// there is something to write. Between two messages of a stream, which flushes each, there is no
-// limit. A body that the handler has not read when it answers has as long to come.
+// Handler serves with next. It cuts off each response of which nothing is read for limit while
+// there is something to write. A stream flushes each message; between two messages there is no
+// limit. The rest of a request body that next has not read when it answers must arrive within the
+// same limit.
 func Handler(limit time.Duration, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		out := &writer{ResponseWriter: w, ctl: http.NewResponseController(w), limit: limit}
@@ -25,10 +26,10 @@ func Handler(limit time.Duration, next http.Handler) http.Handler {
 			out.body = &body{ReadCloser: r.Body}
 			r.Body = out.body
 		}
-		if r.ProtoMajor == 1 { // whose deadlines are those of the connection: an earlier response set one
-			_ = out.ctl.SetWriteDeadline(time.Time{}) // unsupported only by test doubles; also below
+		if r.ProtoMajor == 1 { // in HTTP/1 deadlines belong to the connection: an earlier response may have set one
+			_ = out.ctl.SetWriteDeadline(time.Time{}) // only test doubles do not support it; so also below
 		}
-		defer out.arm() // for what is in buffers yet
+		defer out.arm() // for bytes that are still buffered
 		next.ServeHTTP(out, r)
 	})
 }
@@ -37,8 +38,8 @@ type writer struct {
 	http.ResponseWriter
 	ctl   *http.ResponseController
 	limit time.Duration
-	body  *body     // of the request, whose rest comes before the response; nil: there is none
-	armed time.Time // when the deadlines were last moved; zero: there are none
+	body  *body     // the request's body, which is read before the response is sent; nil: there is none
+	armed time.Time // when the deadlines were last moved; zero: no deadline is set
 }
 
 // body remembers whether it was read to its end.
@@ -56,7 +57,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// arm moves the deadlines, unless they were moved a moment ago.
+// arm moves the deadlines, unless they were moved recently.
 func (w *writer) arm() {
 	if now := time.Now(); now.Sub(w.armed) > w.limit/8 {
 		w.armed = now
@@ -76,10 +77,10 @@ func (w *writer) Write(p []byte) (int, error) {
 // Flush implements http.Flusher, which streams need.
 func (w *writer) Flush() {
 	w.arm()
-	_ = w.ctl.Flush() // the next Write returns what failed
+	_ = w.ctl.Flush() // the next Write returns the error
 	w.armed = time.Time{}
 	_ = w.ctl.SetWriteDeadline(time.Time{})
-	if w.body != nil { // else the server would take the caller of a stream for gone
+	if w.body != nil { // otherwise the server would conclude that the caller of a stream is gone
 		_ = w.ctl.SetReadDeadline(time.Time{})
 	}
 }

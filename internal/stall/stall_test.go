@@ -39,13 +39,13 @@ func dial(t *testing.T, s *httptest.Server, protocol string) net.Conn {
 	return c
 }
 
-// frame is one of HTTP/2.
+// frame returns a frame of HTTP/2.
 func frame(kind, flags byte, stream uint32, payload []byte) []byte {
 	b := binary.BigEndian.AppendUint32(nil, uint32(len(payload))<<8|uint32(kind))
 	return append(binary.BigEndian.AppendUint32(append(b, flags), stream), payload...)
 }
 
-// get2 asks for / on a connection of HTTP/2 whose streams have no window.
+// get2 requests / on an HTTP/2 connection whose streams have no window.
 func get2(t *testing.T, c net.Conn) {
 	t.Helper()
 	var b bytes.Buffer
@@ -74,7 +74,7 @@ func awaitReset(t *testing.T, c net.Conn) {
 	}
 }
 
-// TestUnreadResponsesEnd asks for responses and reads nothing of them.
+// TestUnreadResponsesEnd requests responses and does not read them.
 func TestUnreadResponsesEnd(t *testing.T) {
 	for name, tc := range map[string]struct {
 		protocol string
@@ -124,8 +124,8 @@ func TestUnreadResponsesEnd(t *testing.T) {
 	}
 }
 
-// TestSilentStreamsGoOn has a stream say nothing for longer than the limit, and a connection of HTTP/1 be
-// used again after it.
+// TestSilentStreamsGoOn lets a stream be silent for longer than the limit, and reuses a connection
+// of HTTP/1 after it.
 func TestSilentStreamsGoOn(t *testing.T) {
 	const limit = 300 * time.Millisecond
 	for name, h2 := range map[string]bool{"HTTP/1": false, "HTTP/2": true} {
@@ -152,7 +152,7 @@ func TestSilentStreamsGoOn(t *testing.T) {
 				if _, err := io.ReadFull(res.Body, first); err != nil {
 					t.Fatal(err)
 				}
-				<-time.After(limit * 3 / 2) // what is proven is that time does nothing
+				<-time.After(limit * 3 / 2) // the test proves that time alone ends nothing
 				again <- struct{}{}
 				if rest, err := io.ReadAll(res.Body); err != nil || string(rest) != "b" {
 					t.Errorf("HTTP/%d: %q, %v", res.ProtoMajor, rest, err)

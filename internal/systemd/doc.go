@@ -1,4 +1,4 @@
-// Package systemd lets a daemon speak to systemd where systemd started it:
-// readiness, reloads and the end (sd_notify), and log records with fields in the
-// journal. Elsewhere everything here does nothing.
+// Package systemd lets a daemon that systemd started speak to systemd: readiness, reloads and the
+// end (sd_notify), and log records with fields in the journal. Without systemd its functions do
+// nothing.
 package systemd

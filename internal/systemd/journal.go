@@ -9,32 +9,32 @@ import (
 	"github.com/coreos/go-systemd/v22/journal"
 )
 
-// LogsToJournal reports whether standard error goes to the journal, which is
-// then better spoken to with fields.
+// LogsToJournal reports whether standard error goes to the journal. A daemon then logs with fields
+// instead.
 func LogsToJournal() bool {
 	to, err := journal.StderrIsJournalStream()
 	return err == nil && to
 }
 
-// fieldPrefix begins the name of every field of ours, so that no attribute
-// passes for a field that journald or another program knows.
+// fieldPrefix begins the name of each of our fields, so that no attribute can be taken for a field
+// that journald or another program knows.
 const fieldPrefix = "DROVER_"
 
-// JournalHandler is a slog.Handler that writes records to the journal. The
-// message has the attributes as text, as journalctl shows it alone; each
-// attribute is also a field, attempt as DROVER_ATTEMPT.
+// JournalHandler is a slog.Handler that writes records to the journal. The message contains the
+// attributes as text, because journalctl shows only the message. Each attribute is also a field:
+// attempt becomes DROVER_ATTEMPT.
 type JournalHandler struct {
 	send   func(message string, priority journal.Priority, fields map[string]string) error
 	level  slog.Leveler
 	fixed  map[string]string // fields of every record
 	attrs  []slog.Attr       // from WithAttrs, their groups in the key
 	groups string            // open groups, each followed by a dot
-	spare  slog.Handler      // for records that the journal does not take
+	spare  slog.Handler      // for records that the journal does not accept
 }
 
-// NewJournalHandler returns a handler of records of a level and above. unit is
-// the service whose log the record belongs to, also while the process is in
-// the cgroup of another. spare gets what journald cannot be sent.
+// NewJournalHandler returns a handler of records of a level and above. unit is the service to whose
+// log the records belong, even while the process is in the cgroup of another service. spare gets
+// the records that cannot be sent to journald.
 func NewJournalHandler(level slog.Leveler, identifier, unit string, spare slog.Handler) *JournalHandler {
 	fixed := map[string]string{"SYSLOG_IDENTIFIER": identifier}
 	if unit != "" {
@@ -92,8 +92,8 @@ func (h *JournalHandler) Handle(ctx context.Context, r slog.Record) error {
 	return nil
 }
 
-// flatten appends an attribute to a list, a group as its members with dots in
-// their names.
+// flatten appends an attribute to a list. A group is appended as its members, with dots in their
+// names.
 func flatten(list []slog.Attr, prefix string, a slog.Attr) []slog.Attr {
 	v := a.Value.Resolve()
 	if v.Kind() != slog.KindGroup {
@@ -108,7 +108,7 @@ func flatten(list []slog.Attr, prefix string, a slog.Attr) []slog.Attr {
 	return list
 }
 
-// message is the text of a record with its attributes as key=value.
+// message returns the text of a record with its attributes as key=value.
 func message(r slog.Record, attrs []slog.Attr) string {
 	var b bytes.Buffer
 	text := slog.NewTextHandler(&b, &slog.HandlerOptions{Level: r.Level, ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
@@ -117,10 +117,10 @@ func message(r slog.Record, attrs []slog.Attr) string {
 		}
 		return a
 	}})
-	plain := slog.Record{Level: r.Level} // without its time and text, which ReplaceAttr need not see
+	plain := slog.Record{Level: r.Level} // without time and text, so that ReplaceAttr need not remove them
 	for _, a := range attrs {
 		if a.Key == slog.TimeKey || a.Key == slog.LevelKey || a.Key == slog.MessageKey {
-			a.Key += "_" // or it would be taken for the record's own
+			a.Key += "_" // otherwise ReplaceAttr would remove it as the record's own
 		}
 		plain.AddAttrs(a)
 	}
@@ -128,8 +128,8 @@ func message(r slog.Record, attrs []slog.Attr) string {
 	return strings.TrimSpace(r.Message + " " + strings.TrimSpace(b.String()))
 }
 
-// fieldName is the name of a field for an attribute: letters, digits and
-// underscores, at most 64 of them as journald wants.
+// fieldName returns the name of a field for an attribute: letters, digits and underscores, at most
+// 64 characters, as journald requires.
 func fieldName(key string) string {
 	name := strings.Map(func(c rune) rune {
 		switch {

@@ -8,14 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ready tells systemd that the service is up and what it does; the text is the
-// "Status" line of systemctl status.
+// Ready tells systemd that the service is up; status becomes the "Status" line of systemctl status.
 func Ready(status string) error {
 	return notify(daemon.SdNotifyReady, statusLine(status))
 }
 
-// Reloading tells systemd that the configuration is being read again; Ready ends
-// that.
+// Reloading tells systemd that the configuration is being read again; the next Ready ends the
+// reload.
 func Reloading() error {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {

@@ -88,7 +88,7 @@ func TestJournalRecords(t *testing.T) {
 	}
 }
 
-// What journald does not take is not lost.
+// Records that journald does not accept are not lost.
 func TestJournalUnreachable(t *testing.T) {
 	var b bytes.Buffer
 	h := NewJournalHandler(slog.LevelInfo, "x", "", slog.NewTextHandler(&b, nil))

@@ -1,10 +1,9 @@
-// Package tree walks and removes folders that somebody else filled. Depth and the
-// length of paths do not matter: one folder is open at a time, and names are
-// resolved against its descriptor. Links are never followed.
+// Package tree walks and removes folders that others filled. The depth and the length of paths do
+// not matter: one folder is open at a time, and names are resolved against its descriptor. Links
+// are never followed.
 //
-// It is not for folders that others change meanwhile in order to mislead: a folder
-// that was moved while it was being read is an error, and nothing outside of the
-// top folder is touched.
+// The package is not for folders that an attacker changes at the same time: if a folder is moved
+// while it is read, that is an error, and nothing outside the top folder is touched.
 package tree
 
 import (
@@ -26,8 +25,8 @@ import (
 // maxDepth bounds the levels that are remembered, about 100 bytes for each.
 const maxDepth = 1 << 20
 
-// Entry is one thing below the top folder. Dir and Name, not its path, name it to
-// the kernel, since the path may be longer than the kernel accepts.
+// Entry is one file or folder below the top folder. System calls use Dir and Name, not its path,
+// because the path may be longer than the kernel accepts.
 type Entry struct {
 	Dir  int    // descriptor of its folder, open until the callback returns
 	Name string // in Dir
@@ -36,7 +35,7 @@ type Entry struct {
 	folder []byte // path of its folder, valid until the callback returns
 }
 
-// PathBytes returns the length of Path without its cost.
+// PathBytes returns the length of Path in O(1).
 func (e *Entry) PathBytes() int { return len(e.folder) + len(e.Name) }
 
 // Path returns the path relative to the top folder. O(length): thousands of nested
@@ -53,12 +52,12 @@ func (e *Entry) IsRegular() bool { return e.Stat.Mode&unix.S_IFMT == unix.S_IFRE
 type level struct {
 	dev, ino uint64
 	prefix   int      // bytes of the path of this folder, with a slash at the end
-	folders  []string // names of subfolders that are left to walk, last one first
+	folders  []string // names of subfolders still to walk, last one first
 }
 
-// Walk calls f for everything below dir, folders before their content, in the
-// order of names within a folder but files before folders. What disappears
-// meanwhile is left out. It ends at the first error of f.
+// Walk calls f for everything below dir, folders before their content. Within a folder it visits
+// files before folders, each in the order of names. Entries that disappear meanwhile are left out.
+// Walk ends at the first error of f.
 func Walk(ctx context.Context, dir string, f func(e *Entry) error) error {
 	cur, err := openFolder(dir)
 	if err != nil {
@@ -93,7 +92,7 @@ func Walk(ctx context.Context, dir string, f func(e *Entry) error) error {
 				child.Close()
 				return err
 			}
-			if len(next.folders) == 0 { // as most are: back without opening the parent again
+			if len(next.folders) == 0 { // most folders have no subfolders: return without opening the parent again
 				child.Close()
 				path = path[:l.prefix]
 				continue
@@ -116,8 +115,8 @@ func Walk(ctx context.Context, dir string, f func(e *Entry) error) error {
 	}
 }
 
-// keptEntries is how many subfolders of one folder are remembered with what was read of them; the
-// others are read a second time, since a folder may have a million.
+// keptEntries is how many subfolders of one folder are kept with their Entry; the Entry of the
+// others is read a second time, because a folder may have a million subfolders.
 const keptEntries = 64
 
 // enter calls f for the entries of an open folder.
@@ -128,7 +127,7 @@ func enter(ctx context.Context, d *os.File, path []byte, f func(e *Entry) error)
 		return l, err
 	}
 	slices.Sort(names)
-	var kept []*Entry // the first of l.folders
+	var kept []*Entry // entries of the first of l.folders
 	fd := int(d.Fd())
 	for _, name := range names {
 		e, err := readEntry(ctx, fd, name, path)
@@ -188,8 +187,8 @@ func readEntry(ctx context.Context, dir int, name string, path []byte) (*Entry, 
 	return e, nil
 }
 
-// RemoveAll removes path and everything below it, as os.RemoveAll does, but with
-// two descriptors at most. It is not an error if there is nothing.
+// RemoveAll removes path and everything below it, as os.RemoveAll does, but with at most two open
+// descriptors. It is not an error if path does not exist.
 func RemoveAll(ctx context.Context, path string) error {
 	parent, err := openFolder(filepath.Dir(path))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -202,8 +201,8 @@ func RemoveAll(ctx context.Context, path string) error {
 	return removeIn(ctx, parent, filepath.Base(path))
 }
 
-// RemoveBelow removes everything in a folder except one name ("" for none). If a
-// link has taken the folder's place, only the link is removed.
+// RemoveBelow removes everything in a folder except one name ("" for none). If a link has replaced
+// the folder, only the link is removed.
 func RemoveBelow(ctx context.Context, dir, keep string) error {
 	st, err := os.Lstat(dir)
 	if err != nil {
@@ -233,12 +232,12 @@ func RemoveBelow(ctx context.Context, dir, keep string) error {
 	return nil
 }
 
-// batch is how many names are read at once. A folder is read again from its start
-// after each of its subfolders, so it should not be large.
+// batch is how many names are read at once. It should not be large, because a folder is read again
+// from its start after each of its subfolders.
 const batch = 128
 
-// removeIn removes one name in an open folder. It descends into one folder at a
-// time and returns by "..", which must be the folder it came from.
+// removeIn removes one name in an open folder. It descends into one folder at a time and returns by
+// "..", which must be the folder from which it descended.
 func removeIn(ctx context.Context, top *os.File, name string) error {
 	gone, err := unlink(top, name)
 	if gone || err != nil {
@@ -296,8 +295,8 @@ func removeIn(ctx context.Context, top *os.File, name string) error {
 	}
 }
 
-// empty removes what it can in an open folder and returns the name of a subfolder
-// that must be emptied first, "" if the folder is empty.
+// empty removes the entries that it can in an open folder. It returns the name of a subfolder that
+// must be emptied first, "" if the folder is empty.
 func empty(ctx context.Context, d *os.File) (into string, err error) {
 	if _, err := d.Seek(0, io.SeekStart); err != nil {
 		return "", err
@@ -341,7 +340,7 @@ func unlink(d *os.File, name string) (gone bool, err error) {
 	}
 }
 
-// openToEmpty opens a folder whose owner may have closed it.
+// openToEmpty opens a folder whose owner may have removed the permission to read it.
 func openToEmpty(d *os.File, name string) (*os.File, error) {
 	child, err := openDir(d, name)
 	if errors.Is(err, fs.ErrPermission) {

@@ -40,7 +40,7 @@ func makeDeep(t testing.TB, dir string, levels int, name string) {
 	unix.Close(fd)
 }
 
-// limitFiles lowers the process's limit of open files for a test.
+// limitFiles lowers the process's limit of open files during a test.
 func limitFiles(t *testing.T, most int) {
 	t.Helper()
 	var old unix.Rlimit
@@ -144,8 +144,8 @@ func TestWalkOrder(t *testing.T) {
 	}
 }
 
-// A walk of more subfolders than are remembered meets each file and folder once, with what it is, and
-// files first; leaves, and folders with folders in them, in any order.
+// A walk over more subfolders than keptEntries visits each file and folder once, with the right
+// kind, files first. Leaf folders and folders with subfolders come in any order.
 func TestWalkManyFolders(t *testing.T) {
 	dir := t.TempDir()
 	var want []string

@@ -1,6 +1,6 @@
-// Package unixhttp lets an HTTP client reach servers on unix sockets by the same
-// means as servers on the network: an address is "host:port" or "unix:/path". It
-// is not a server and checks nobody's rights; the mode of a socket does.
+// Package unixhttp lets an HTTP client reach servers on unix sockets in the same way as servers on
+// the network: an address is "host:port" or "unix:/path". It is not a server and does not check
+// permissions; the mode of a socket does.
 package unixhttp
 
 import (
@@ -25,11 +25,11 @@ const Scheme = "unix:"
 // sockaddr_un.
 const MaxPath = 107
 
-// hostSuffix marks a host of a URL that is a path in hexadecimal. ".invalid" is
-// reserved (RFC 2606), so no machine has such a name.
+// hostSuffix marks a host of a URL that is a path in hexadecimal. ".invalid" is reserved (RFC
+// 2606), so no machine has such a name.
 const hostSuffix = ".socket.invalid"
 
-// Host returns what stands for an address in a URL.
+// Host returns the host that represents an address in a URL.
 func Host(address string) string {
 	path, ok := strings.CutPrefix(address, Scheme)
 	if !ok {
@@ -38,8 +38,8 @@ func Host(address string) string {
 	return hex.EncodeToString([]byte(path)) + hostSuffix
 }
 
-// DialContext returns a dialling function for http.Transport that connects to
-// hosts that Host returned, and to all others over the network.
+// DialContext returns a dial function for http.Transport. It connects to the socket of a host that
+// Host returned, and to all other hosts over the network.
 func DialContext(d *net.Dialer) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		host, _, err := net.SplitHostPort(address)
@@ -57,9 +57,9 @@ func DialContext(d *net.Dialer) func(ctx context.Context, network, address strin
 	}
 }
 
-// Listen makes a socket with this mode. It replaces the socket of an ended
-// process; a live one is fault.Conflict. Nobody can connect before the mode is
-// set. Closing the listener removes the socket.
+// Listen makes a socket with this mode. It replaces the socket of an ended process; if a process
+// still listens there, it returns fault.Conflict. Nobody can connect before the mode is set.
+// Closing the listener removes the socket.
 func Listen(path string, mode fs.FileMode) (net.Listener, error) {
 	if len(path) > MaxPath {
 		return nil, fault.New(fault.Invalid, "socket %s: a path of %d bytes, the kernel allows %d", path, len(path), MaxPath)
@@ -73,8 +73,8 @@ func Listen(path string, mode fs.FileMode) (net.Listener, error) {
 		return nil, fmt.Errorf("socket %s: %w", path, err)
 	}
 	defer os.RemoveAll(dir)
-	// The temporary path may be too long where path is not; a descriptor of its
-	// folder makes it short.
+	// The temporary path may be too long even if path is not; the descriptor of its folder makes it
+	// short.
 	at, err := os.Open(dir)
 	if err != nil {
 		return nil, fmt.Errorf("socket %s: %w", path, err)

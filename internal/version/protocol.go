@@ -2,17 +2,16 @@ package version
 
 import "github.com/drover-run/drover/internal/fault"
 
-// Protocol numbers what the programs of a cluster say to each other: nodes to their
-// coordinator, and coordinators among themselves. It grows by one with each change
-// that the program before would misread. A program supports its own protocol and the
-// one before, so that a cluster works while it is upgraded machine by machine.
+// Protocol is the version of the messages between the programs of a cluster: between nodes and
+// coordinator, and among coordinators. It grows by one with each change that the previous version
+// would misread. A program supports its own protocol and the previous one, so that a cluster works
+// while it is upgraded machine by machine.
 //
-// 0 is what builds from before the handshake say, since they do not know the field.
+// 0 is the version of builds from before the handshake, because they do not know the field.
 const Protocol uint32 = 1
 
-// CheckProtocol returns fault.Unsupported unless this program works with one that
-// has the protocol theirs. us and them name the two in the error, which is read on
-// both sides.
+// CheckProtocol returns fault.Unsupported unless this program works with a program whose protocol
+// is theirs. us and them name the two in the error, which users of both sides read.
 func CheckProtocol(us, them string, theirs uint32) error {
 	return checkProtocol(us, Protocol, them, theirs)
 }

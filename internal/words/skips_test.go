@@ -12,8 +12,8 @@ import (
 	"github.com/drover-run/drover/internal/repofiles"
 )
 
-// A test that is skipped says what it would prove, and what it lacks: a green result is worth what
-// its reader knows about the rest.
+// A test that is skipped says what it would prove, and what it lacks: a green result is worth only
+// what its reader knows about the skipped tests.
 func TestSkipsSayWhatTheyWouldProve(t *testing.T) {
 	const says = "not proved here: "
 	root, skips := filepath.Join("..", ".."), 0

@@ -47,7 +47,7 @@ func rules(t *testing.T) []rule {
 	return out
 }
 
-// exempt are files that quote: papers, claims of papers, and the list itself.
+// exempt reports whether a file quotes others: papers, claims of papers, and the list itself.
 func exempt(path string) bool {
 	return strings.HasPrefix(path, "internal/words/") || strings.Contains(path, "sim/run/reproduce/") || path == "docs/explanation/reproduction.md" || path == "docs/reference/glossary.md"
 }
@@ -89,7 +89,7 @@ func TestNoRetiredWords(t *testing.T) {
 	}
 }
 
-// inGo holds the names, comments and literals of a Go file against the list.
+// inGo checks the names, comments and literals of a Go file against the list.
 func inGo(t *testing.T, path string, src []byte, all []rule) {
 	set := token.NewFileSet()
 	file := set.AddFile(path, -1, len(src))
@@ -141,7 +141,7 @@ func parts(name string) []string {
 	return out
 }
 
-// The list finds what it is for.
+// The list finds the words that it is meant to find.
 func TestRetiredWordsAreFound(t *testing.T) {
 	all := rules(t)
 	for text, where := range map[string]string{"promise": "name", "// x tells whether": "comment", "it is hopeless": "text"} {

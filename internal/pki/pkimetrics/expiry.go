@@ -1,5 +1,5 @@
-// Package pkimetrics has the metrics of a daemon's certificate. It is apart from
-// pki, which small programs use that have no metrics.
+// Package pkimetrics has the metrics of a daemon's certificate. It is separate from pki, because
+// small programs without metrics import pki.
 package pkimetrics
 
 import (
