@@ -62,10 +62,10 @@ func run(serial, console string) error {
 	return new(agent.Server).Serve(context.Background(), l)
 }
 
-// holdPerfEvent keeps one software performance event open for the machine's lifetime. Otherwise the
-// kernel patches its own code when the first event opens and when the last one closes, as with each
-// breakpoint of criu, and an emulated second processor that executes that code at the time panics:
-// in __schedule, in two runs of four.
+// holdPerfEvent keeps one software performance event open for the machine's lifetime. Without it,
+// the kernel patches its own code when the first event opens and when the last one closes, for
+// example at each breakpoint of criu. An emulated second processor that executes that code at the
+// time panics: in __schedule, in two runs of four.
 func holdPerfEvent() error {
 	a := unix.PerfEventAttr{Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_DUMMY}
 	a.Size = uint32(unsafe.Sizeof(a))

@@ -1,6 +1,6 @@
-// Command chaos keeps in a ledger what the runs of `make chaos` did, and prints the sum of all. With -log it
-// adds the run of a log first. With -say-commit it prints the present commit alone, which a run takes note of as it
-// begins: files may change while it runs.
+// Command chaos keeps a ledger of the runs of `make chaos`, and prints the sum of all runs. With
+// -log it first adds the run of a log. With -say-commit it prints only the present commit: a run
+// records the commit when it begins, because files may change while it runs.
 package main
 
 import (
@@ -80,7 +80,8 @@ func parseRun(log []byte) (r chaos.Run, err error) {
 	return r, json.Unmarshal(line, &r)
 }
 
-// printRuns prints the sums of all runs, and a line for each: how many faults, and how many times one or several that met.
+// printRuns prints the sums of all runs, and a line for each run with the number of its faults, and
+// of the times at which one fault, or several at once, occurred.
 func printRuns(out io.Writer, runs []chaos.Run) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	sum := chaos.Run{Faults: map[string]int{}, AtOnce: map[string]int{}}

@@ -17,7 +17,7 @@ import (
 	"github.com/drover-run/drover/scheduler/sim/trace"
 )
 
-// The workload and the machines of printClusters: 2,048 cores, offered 90% of what they can do.
+// The workload and the machines of printClusters: 2,048 cores at a load of 90%.
 const (
 	clusterNodes = 256
 	nodeCores    = 8
@@ -26,10 +26,10 @@ const (
 
 var clusterWorkload = map[string]string{"jobs": "6000", "tasks": "20", "task_s": "10", "interval_s": "0.1085", "memory_mib": "256", "tenants": "8"}
 
-// dispatch gives each job of a workload one of n clusters with so many cores each.
+// dispatch assigns each job of a workload to one of n clusters with this number of cores each.
 type dispatch func(jobs []engine.Job, n int, cores float64) []int
 
-// inTurn gives each cluster the next job.
+// inTurn assigns jobs to the clusters round robin.
 func inTurn(jobs []engine.Job, n int, _ float64) []int {
 	to := make([]int, len(jobs))
 	for i := range to {
@@ -38,8 +38,8 @@ func inTurn(jobs []engine.Job, n int, _ float64) []int {
 	return to
 }
 
-// leastWork gives a job to the cluster that has the least work left, in task-seconds, if all of its cores
-// are used. It knows each run time in advance.
+// leastWork assigns a job to the cluster with the least remaining work, in task-seconds, assuming
+// that all of its cores are used. It knows each run time in advance.
 func leastWork(jobs []engine.Job, n int, cores float64) []int {
 	left, at := make([]float64, n), time.Duration(0)
 	to := make([]int, len(jobs))
@@ -57,8 +57,9 @@ func leastWork(jobs []engine.Job, n int, cores float64) []int {
 	return to
 }
 
-// earliestEnd gives a job to the cluster that would end it first, if each starts its tasks on its cores in the order of
-// submission. It knows each run time in advance: quotes, which know predictions, tell less.
+// earliestEnd assigns a job to the cluster that would end it first if each cluster started its
+// tasks on its cores in the order of submission. It knows each run time in advance; quotes, which
+// use predictions, know less.
 func earliestEnd(jobs []engine.Job, n int, cores float64) []int {
 	free := make([]coreTimes, n)
 	for k := range free {
@@ -79,7 +80,7 @@ func earliestEnd(jobs []engine.Job, n int, cores float64) []int {
 	return to
 }
 
-// coreTimes is a heap of the times at which cores are free.
+// coreTimes is a heap of the times at which cores become free.
 type coreTimes []time.Duration
 
 func (c coreTimes) Len() int           { return len(c) }
@@ -88,7 +89,7 @@ func (c coreTimes) Swap(i, j int)      { c[i], c[j] = c[j], c[i] }
 func (c coreTimes) Push(any)           { panic("curves: the number of cores is fixed") }
 func (c coreTimes) Pop() any           { panic("curves: the number of cores is fixed") }
 
-// run gives tasks the cores that are free first, and returns when the last of them ends.
+// run assigns tasks to the cores that become free first, and returns when the last task ends.
 func (c coreTimes) run(now time.Duration, tasks []time.Duration) (end time.Duration) {
 	for _, w := range tasks {
 		c[0] = max(now, c[0]) + w
@@ -112,7 +113,8 @@ func taskTimes(j *engine.Job) (all []time.Duration) {
 	return all
 }
 
-// responses simulates one workload on n clusters and returns the response times of all jobs, ascending.
+// responses simulates one workload on n clusters and returns the response times of all jobs,
+// ascending.
 func responses(ctx context.Context, seed uint64, n int, d dispatch) ([]time.Duration, error) {
 	all, err := trace.Generate("heavy_tailed", clusterWorkload, seed)
 	if err != nil {
@@ -145,8 +147,8 @@ func responses(ctx context.Context, seed uint64, n int, d dispatch) ([]time.Dura
 	return out, nil
 }
 
-// printClusters simulates what several clusters, each with a coordinator of its own, do with the jobs that one
-// cluster of all machines had.
+// printClusters simulates how several clusters, each with its own coordinator, handle the workload
+// of one cluster of all machines.
 func printClusters(ctx context.Context, quick bool) error {
 	fmt.Printf("One workload on %d nodes of %d cores in 1 to 16 clusters, 3dsf, heavy-tailed jobs, load 0.9, %d seeds (simulated; least work and earliest end know all run times in advance)\n", clusterNodes, nodeCores, clusterSeeds)
 	sizes := []int{1, 2, 4, 8, 16}

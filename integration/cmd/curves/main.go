@@ -1,6 +1,7 @@
-// Command curves measures how the costs of Drover's parts grow with nodes, tasks, jobs and tenants: each
-// series runs a benchmark of drover with one number in steps, and shows each figure with its slope, which is
-// the exponent of the growth since the row before: 0 constant, 1 linear, 2 quadratic.
+// Command curves measures how the costs of Drover's parts grow with nodes, tasks, jobs and tenants.
+// Each series runs a benchmark of drover with one number in steps. It prints each figure with its
+// slope, which is the exponent of the growth since the previous row: 0 constant, 1 linear, 2
+// quadratic.
 //
 //	curves [-drover FILE] [-quick]
 package main
@@ -56,7 +57,7 @@ func (r result) number(path string) float64 {
 // series is one curve.
 type series struct {
 	title   string
-	x       string // what grows
+	x       string // the number that grows
 	at      []int
 	figures []figure
 	run     func(ctx context.Context, x int) (result, error)
@@ -83,7 +84,7 @@ func main() {
 	}
 }
 
-// allSeries returns what is measured.
+// allSeries returns all series to measure.
 func allSeries(drover string) []series {
 	decide := func(args ...string) func(context.Context, int) (result, error) {
 		return benchmark(drover, append([]string{"bench", "scheduler", "-json", "-features", "all", "-placements", "100000"}, args...))
@@ -109,7 +110,7 @@ func allSeries(drover string) []series {
 			decide("-nodes", "10000", "-tasks", "X", "-tenants", "1000")},
 		{"Deciding, 10,000 nodes, 20,000 waiting tasks", "tenants", []int{10, 100, 1000, 10_000}, decision,
 			decide("-nodes", "10000", "-tasks", "20000", "-tenants", "X")},
-		{"The whole live way, 20 jobs of 5,000 tasks: log, streams, reports", "nodes", []int{100, 1000, 4000}, whole, // more that register at once are told to come again
+		{"The whole live way, 20 jobs of 5,000 tasks: log, streams, reports", "nodes", []int{100, 1000, 4000}, whole, // beyond that, nodes that register at once are told to retry
 			live("-nodes", "X", "-jobs", "20", "-tasks", "5000")},
 		{"The whole live way, 1,000 nodes, jobs of 20 tasks", "jobs", []int{100, 1000, 10_000}, whole,
 			live("-nodes", "1000", "-jobs", "X", "-tasks", "20")},
@@ -134,7 +135,7 @@ func benchmark(drover string, args []string) func(context.Context, int) (result,
 			}
 		}
 		cmd := exec.CommandContext(ctx, drover, own...)
-		var said strings.Builder // its progress, and in the end what is wrong
+		var said strings.Builder // the command's progress, and its error at the end
 		cmd.Stderr = &said
 		out, err := cmd.Output()
 		if err != nil {
@@ -148,7 +149,8 @@ func benchmark(drover string, args []string) func(context.Context, int) (result,
 	}
 }
 
-// planSplits measures the splits of so many blocks, which are spread over 1,000 hosts: the CPU time, as its column says.
+// planSplits measures the CPU time of planning the splits of n blocks, which are spread over 1,000
+// hosts.
 func planSplits(_ context.Context, n int) (result, error) {
 	const size = 128 << 20
 	blocks := make([]mapreduce.FileBlock, n)
@@ -159,7 +161,7 @@ func planSplits(_ context.Context, n int) (result, error) {
 	}
 	var took []float64
 	for range splitRuns {
-		runtime.GC() // what the run before left is not this one's work
+		runtime.GC() // the garbage of the previous run must not count for this one
 		start, err := processCPU()
 		if err != nil {
 			return nil, err
@@ -177,10 +179,10 @@ func planSplits(_ context.Context, n int) (result, error) {
 	return result{"us": median.Of(took) / float64(n)}, nil
 }
 
-// splitRuns is how many runs the splits of an input are the median of.
+// splitRuns is the number of runs whose median planSplits returns.
 const splitRuns = 5
 
-// processCPU returns the CPU time of this process, with that of the garbage collector's threads.
+// processCPU returns the CPU time of this process, including the garbage collector's threads.
 func processCPU() (time.Duration, error) {
 	var t unix.Timespec
 	err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t)

@@ -37,7 +37,8 @@ func TestNumbersOfAResult(t *testing.T) {
 	}
 }
 
-// The cost of a split is CPU time: of a few blocks it is more than nothing and less than the CPU time of the process.
+// The cost of a split is CPU time: for a few blocks it is above zero and below the CPU time of the
+// process.
 func TestSplitsAreMeasuredInCPUTime(t *testing.T) {
 	before, err := processCPU()
 	if err != nil {
@@ -60,11 +61,11 @@ func TestDispatch(t *testing.T) {
 	}
 	const s = time.Second
 	jobs := []engine.Job{
-		job(0, 10*s, 10*s), // 20 to the first
+		job(0, 10*s, 10*s), // 20 task-seconds to the first cluster
 		job(0, 5*s),        // 5 to the second
-		job(0, 5*s),        // and 5
-		job(2, 1*s),        // after two seconds of two cores: 16 and 6
-		job(20, 1*s),       // all is done: the first
+		job(0, 5*s),        // 5 more to the second
+		job(2, 1*s),        // after two seconds of two cores, 16 and 6 are left: to the second
+		job(20, 1*s),       // no work is left: to the first
 	}
 	jobs[3].Stages = append(jobs[3].Stages, engine.Stage{Tasks: 3, Work: 2 * s})
 	if got, want := leastWork(jobs, 2, 2), []int{0, 1, 1, 1, 0}; !slices.Equal(got, want) {

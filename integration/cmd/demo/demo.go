@@ -61,7 +61,7 @@ type job struct {
 	combine bool
 }
 
-// The search job looks for searchWord in the first books. Its maps do almost nothing, which shows
+// The search job looks for searchWord in the first books. Its maps do almost nothing. They show
 // where a scheduler places them as well as longer maps would, but sooner.
 const (
 	searchWord    = "sheep"
@@ -137,7 +137,7 @@ func (s *demo) loadBooks(ctx context.Context) ([][]int, error) {
 	return count, nil
 }
 
-// rotatePlaces rotates p, so that the blocks of each book are distributed unevenly in another way.
+// rotatePlaces rotates p, so that the uneven distribution of blocks differs from book to book.
 func rotatePlaces(p []int, by int) []int {
 	by %= len(p)
 	return append(append([]int(nil), p[by:]...), p[:by]...)

@@ -22,7 +22,7 @@ type prediction struct {
 	Mode       preempt.Mode
 	OnTime     int
 	EndOrder   []int // the deadline jobs in the order of their ends
-	Inversions int   // pairs of deadline jobs that ended in another order live
+	Inversions int   // pairs of deadline jobs that ended in a different order in the real cluster
 }
 
 // predict simulates the jobs of one run from the coordinator's history, on nodes of the same size

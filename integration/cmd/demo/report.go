@@ -84,7 +84,8 @@ type outcome struct {
 	maps      placements
 }
 
-// printLocality prints the runs. It fails if the first is more than two maps below its optimum.
+// printLocality prints the runs. It returns an error if the first run is more than two maps below
+// its optimum.
 func (s *demo) printLocality(runs ...outcome) error {
 	fmt.Println()
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)

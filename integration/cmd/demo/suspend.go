@@ -27,8 +27,8 @@ const holdJob = `job "hold" {
 }
 `
 
-// bareExtra is the memory of the process of `drover bench criu` in addition to its -memory,
-// subtracted so that both images have the same size.
+// bareExtra is the memory of the process of `drover bench criu` beyond its -memory. It is
+// subtracted, so that both images have the same size.
 const bareExtra = 11 << 20
 
 // awaitLevels waits until every node has probed its suspend levels.
@@ -37,8 +37,8 @@ func (s *demo) awaitLevels(ctx context.Context) error {
 	return s.cluster.AwaitLevels(ctx)
 }
 
-// measureSuspend runs `drover bench suspend` on a task with hold MiB of memory, compared with criu
-// alone on the same machine, with so many rounds each. It writes the JSON to out.
+// measureSuspend runs `drover bench suspend` on a task with hold MiB of memory, and criu alone on
+// the same machine for comparison, with the given number of rounds each. It writes the JSON to out.
 func (s *demo) measureSuspend(ctx context.Context, hold, rounds int, levels, out string) error {
 	file := filepath.Join(s.dir, "hold.hcl")
 	if err := os.WriteFile(file, fmt.Appendf(nil, holdJob, s.image, hold, hold+hold/8+32), 0o644); err != nil {

@@ -12,9 +12,9 @@ import (
 // busyboxRef is the name of the test bed's image in its archive.
 const busyboxRef = "localhost/busybox:latest"
 
-// measureTask runs `drover bench task` on the first machine, with so many rounds of so many
-// containers, and shows its table. The coordinator runs on the host side and is not in the
-// figures.
+// measureTask runs `drover bench task` on the first machine, with the given number of rounds and of
+// containers per round, and prints its table. The coordinator runs on the host side and is not in
+// the figures.
 func (s *demo) measureTask(ctx context.Context, tasks, rounds int) error {
 	argv, err := s.cluster.ClientOn(ctx, 1)
 	if err != nil {

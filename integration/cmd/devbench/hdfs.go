@@ -9,9 +9,10 @@ import (
 	"github.com/drover-run/drover/integration/testbed"
 )
 
-// measureHDFS reads files of one block from HDFS by one task that keeps no line of them, and with
-// HDFS's own client; the DataNode's part is in no figure. The client starts a JVM for each file, while drover dev
-// runs: what the bytes cost is the difference between a large file and a small one. Outside a test bed it measures nothing.
+// measureHDFS reads files of one block from HDFS, once by a task that discards all lines, and once
+// with HDFS's own client. No figure includes the DataNode's part. The client starts a JVM for each
+// file, whereas drover dev is already running, so the cost of the bytes is the difference between a
+// large file and a small one. Outside a test bed measureHDFS measures nothing.
 func (b *bench) measureHDFS() ([]figure, error) {
 	bed, err := testbed.FromEnv()
 	if errors.Is(err, testbed.ErrNoTestbed) || err == nil && bed.HDFS == nil {

@@ -33,7 +33,7 @@ const (
 	targetHDFS    = 0.5
 )
 
-// figure is one measured value; target 0 means that it has none.
+// figure is one measured value; target 0 means that there is no target.
 type figure struct {
 	name   string
 	value  float64
@@ -164,7 +164,7 @@ func (b *bench) medianOf(work func() (resourceUse, error)) (resourceUse, string,
 	return resourceUse{medianBy(all, wallOf), medianBy(all, cpuOf)}, spreadText(all), nil
 }
 
-// spreadText says of how many runs a median is, and the range of their wall times.
+// spreadText states the number of runs behind a median, and the range of their wall times.
 func spreadText(all []resourceUse) string {
 	least, most := all[0].wall, all[0].wall
 	for _, u := range all {

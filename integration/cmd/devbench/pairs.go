@@ -17,8 +17,8 @@ import (
 	"github.com/drover-run/drover/internal/median"
 )
 
-// Each measurement here has its peer in the same run: the two alternate, and the figure is the
-// median of the ratios of a pair, so that a busy machine burdens both.
+// Each measurement here is paired with a reference in the same run. The two alternate, and the
+// figure is the median of the ratios of the pairs, so that a busy machine affects both.
 
 // pairs runs two measurements alternately.
 func (b *bench) pairs(ours, theirs func() (resourceUse, error)) (p pairResult, err error) {
@@ -63,13 +63,14 @@ func (p pairResult) ratios(of func(resourceUse) float64) []float64 {
 	return v
 }
 
-// ratioSpread says of how many pairs ratio is the median, and their range.
+// ratioSpread states the number of pairs of which ratio is the median, and their range.
 func (p pairResult) ratioSpread(of func(resourceUse) float64) string {
 	v := p.ratios(of)
 	return fmt.Sprintf("median of %d pairs, %.2f to %.2f", len(v), slices.Min(v), slices.Max(v))
 }
 
-// pairsOf runs two measurements alternately, with one input and then with another, and returns the pairs of each.
+// pairsOf runs two measurements alternately, with one input and then with another, and returns the
+// pairs of each.
 func (b *bench) pairsOf(first, second string, ours, theirs func(input string) (resourceUse, error)) (p, q pairResult, err error) {
 	for range b.runs {
 		for _, part := range []struct {
@@ -90,7 +91,7 @@ func (b *bench) pairsOf(first, second string, ours, theirs func(input string) (r
 	return p, q, nil
 }
 
-// less returns what each run took beyond that of q in the same place.
+// less returns, run by run, the resource use of p beyond that of q.
 func (p pairResult) less(q pairResult) (rest pairResult) {
 	for i := range p.ours {
 		rest.ours = append(rest.ours, resourceUse{p.ours[i].wall - q.ours[i].wall, p.ours[i].cpu - q.ours[i].cpu})
@@ -99,7 +100,8 @@ func (p pairResult) less(q pairResult) (rest pairResult) {
 	return rest
 }
 
-// besideOne runs two measurements of ours alternately with one of theirs, with which each is a pair.
+// besideOne alternates two measurements of ours with one of theirs, and returns the pairs of each
+// with theirs.
 func (b *bench) besideOne(theirs, first, second func() (resourceUse, error)) (p, q pairResult, err error) {
 	for range b.runs {
 		var uses [3]resourceUse
@@ -122,7 +124,7 @@ const (
 	targetSortRatio = 0.6
 )
 
-// syncText says what `drover dev` waited for on a file system.
+// syncText describes the disk for which `drover dev` waited on a kind of file system.
 func syncText(kind string) string {
 	if kind == filesystem.Tmpfs {
 		return "no disk: tmpfs"

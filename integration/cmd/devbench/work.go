@@ -41,8 +41,8 @@ const (
 	endLimit   = 20 * time.Second
 )
 
-// withDev runs work beside a new `drover dev` with more flags and returns the CPU time of its whole
-// process tree, and of the clients that run jobs.
+// withDev runs work beside a new `drover dev` with additional flags. It returns the CPU time of the
+// whole process tree of `drover dev`, plus that of the clients that run jobs.
 func (b *bench) withDev(work func(run func(file string) error) error, flags ...string) (cpu float64, err error) {
 	data, err := os.MkdirTemp(b.dir, "dev-")
 	if err != nil {
@@ -96,7 +96,7 @@ func cpuSeconds(cmd *exec.Cmd) float64 {
 // writeJobFile writes a job file and returns its path.
 func (b *bench) writeJobFile(name, body string) string {
 	file := b.path(name + ".hcl")
-	// if it cannot be written, the job fails with the file's name
+	// If the file cannot be written, the job fails with the file's name.
 	_ = os.WriteFile(file, fmt.Appendf(nil, "job %q {\n  %s\n}\n", name, body), 0o644)
 	return file
 }
@@ -145,9 +145,9 @@ func (b *bench) checkCounts(input, out string) error {
 	return nil
 }
 
-// countWords counts the words of a file: what white space of ASCII separates, in any encoding.
-// `wc -w` is no judge of that: in the C locale it takes no byte above 127 for part of a word, and
-// in others it knows more kinds of space.
+// countWords counts the words of a file: sequences of bytes without ASCII white space, in any
+// encoding. `wc -w` cannot be the reference: in the C locale it treats no byte above 127 as part of
+// a word, and in other locales it knows more kinds of space.
 func countWords(file string) (int64, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -174,7 +174,7 @@ func countWords(file string) (int64, error) {
 	}
 }
 
-// sumCounts sums up the numbers behind the last tab of each line.
+// sumCounts sums up the numbers after the last tab of each line.
 func sumCounts(file string) (int64, error) {
 	f, err := os.Open(file)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// fakeDrover is ready at once, and its client burns CPU time and writes how much.
+// fakeDrover is ready at once. Its client burns CPU time and writes how much.
 const fakeDrover = `#!/bin/sh
 case "$*" in
 dev*)
@@ -24,7 +24,7 @@ dev*)
 esac
 `
 
-// What the client of a job costs belongs to Drover, as the shell's belongs to the other side.
+// The CPU time of a job's client counts for Drover, as the shell's counts for the pipeline.
 func TestClientsCountAsDrover(t *testing.T) {
 	dir := t.TempDir()
 	b := &bench{ctx: t.Context(), drover: filepath.Join(dir, "drover"), dir: dir}
@@ -55,7 +55,7 @@ func TestClientsCountAsDrover(t *testing.T) {
 	}
 }
 
-// Where nothing waits for a disk the table says so.
+// On a file system that waits for no disk, the table says so.
 func TestSyncText(t *testing.T) {
 	if got := syncText("tmpfs"); got != "no disk: tmpfs" {
 		t.Errorf("on tmpfs: %q", got)
@@ -65,7 +65,7 @@ func TestSyncText(t *testing.T) {
 	}
 }
 
-// A ratio is that of runs beside each other: a machine that becomes slower burdens both.
+// A ratio compares runs beside each other, so that a machine that becomes slower affects both.
 func TestRatiosArePairs(t *testing.T) {
 	slower := 0.0
 	use := func(times float64) func() (resourceUse, error) {
@@ -82,7 +82,7 @@ func TestRatiosArePairs(t *testing.T) {
 	}
 }
 
-// What the start of a program costs is not in the ratio of what the rest of a large input takes.
+// The cost of a program's start does not count in the ratio of the times of a large input.
 func TestStartsAreNoRate(t *testing.T) {
 	of := func(start, each float64) func(string) (resourceUse, error) {
 		return func(input string) (resourceUse, error) {
@@ -97,7 +97,7 @@ func TestStartsAreNoRate(t *testing.T) {
 	}
 }
 
-// The judge of the word counts takes letters of any encoding for letters.
+// countWords treats letters of any encoding as letters.
 func TestCountWords(t *testing.T) {
 	for text, want := range map[string]int64{
 		"": 0, " \n\t": 0, "one": 1, "one two\nthree": 3, "\v\fa\rb": 2,

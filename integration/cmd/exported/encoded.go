@@ -8,8 +8,8 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// collectEncoded notes the fields that others read by their names: those of a struct of which one has a
-// tag, and those of what is passed as any, as encoders and templates take it.
+// collectEncoded records the fields that encoders and templates read by their names: the fields of
+// a struct that has a tag on any field, and the fields of values passed as any.
 func (s *search) collectEncoded(p *packages.Package) {
 	for _, t := range p.TypesInfo.Types {
 		x, ok := t.Type.(*types.Struct)
@@ -33,10 +33,10 @@ func (s *search) collectEncoded(p *packages.Package) {
 	}
 }
 
-// printing are the packages that show values to people.
+// printing are the packages that print values for people.
 var printing = map[string]bool{"fmt": true, "testing": true, "log/slog": true, "errors": true}
 
-// isPrinted reports whether a call shows its arguments to people.
+// isPrinted reports whether a call prints its arguments for people.
 func isPrinted(info *types.Info, call *ast.CallExpr) bool {
 	f, ok := typeutil.Callee(info, call).(*types.Func)
 	return ok && f.Pkg() != nil && printing[f.Pkg().Path()]
@@ -62,7 +62,7 @@ func (s *search) collectPassedAsAny(info *types.Info, call *ast.CallExpr) {
 	}
 }
 
-// encode notes all fields of a type, and of the types of these.
+// encode records all fields of a type, and of the types of these fields.
 func (s *search) encode(t types.Type) {
 	switch x := t.(type) {
 	case *types.Named:

@@ -25,13 +25,14 @@ func (f finding) String() string {
 	return fmt.Sprintf("%s: no other package uses the %s %s: begin it with a small letter", f.at, f.kind, f.name)
 }
 
-// place identifies an object in all variants of its package: with and without its tests, and as others import it.
+// place identifies an object in all variants of its package: with and without its tests, and as
+// imported by others.
 type place struct {
 	file         string
 	line, column int
 }
 
-// search is what one run of the command knows.
+// search is the state of one run of the command.
 type search struct {
 	fset       *token.FileSet
 	root       string
@@ -39,10 +40,10 @@ type search struct {
 	used       map[place]types.Object // mentioned by another package
 	declared   map[place]types.Object // exported, in the code that ships
 	concrete   []*types.Named         // types with methods of the module
-	interfaces []*types.Interface     // all that a type could implement
+	interfaces []*types.Interface     // all interfaces that a type could implement
 	encoded    map[place]bool         // fields that encoders and templates read by name
-	templates  map[string]string      // by folder: embedded files, and literals with "{{"
-	showing    map[place]bool         // used objects whose types were followed
+	templates  map[string]string      // by folder: embedded files, and string literals with "{{"
+	showing    map[place]bool         // used objects whose types show has visited
 }
 
 // find returns the unused exported identifiers of the packages below root, ordered by file and line.
@@ -87,7 +88,7 @@ func (s *search) place(o types.Object) place {
 	return place{p.Filename, p.Line, p.Column}
 }
 
-// collectInterfaces notes the interfaces that a package declares, also those without a name.
+// collectInterfaces records the interfaces that a package declares, including unnamed ones.
 func (s *search) collectInterfaces(p *packages.Package) {
 	for _, f := range p.Syntax {
 		ast.Inspect(f, func(n ast.Node) bool {
@@ -101,7 +102,7 @@ func (s *search) collectInterfaces(p *packages.Package) {
 	}
 }
 
-// collectUses notes what p uses of other packages of the module.
+// collectUses records the objects of other packages of the module that p uses.
 func (s *search) collectUses(p *packages.Package) {
 	note := func(o types.Object) {
 		switch x := o.(type) {
@@ -122,7 +123,7 @@ func (s *search) collectUses(p *packages.Package) {
 	}
 }
 
-// collectDeclarations notes the exported identifiers of p that are not part of its tests.
+// collectDeclarations records the exported identifiers of p that are not part of its tests.
 func (s *search) collectDeclarations(p *packages.Package) {
 	if p.Name == "main" || strings.HasSuffix(p.PkgPath, "_test") {
 		return
@@ -148,7 +149,7 @@ func (s *search) fileOf(p *packages.Package, n ast.Node) *ast.File {
 	return p.Syntax[i]
 }
 
-// kindOf returns what an object is, or "" if it is no concern of this command.
+// kindOf returns the kind of an object, or "" if this command does not check such objects.
 func kindOf(o types.Object) string {
 	atTop := o.Pkg() != nil && o.Parent() == o.Pkg().Scope()
 	switch x := o.(type) {
@@ -177,7 +178,7 @@ func kindOf(o types.Object) string {
 	return ""
 }
 
-// show marks the types that a used object shows to those who use it as used.
+// show marks the types that a used object exposes to its users as used.
 func (s *search) show(o types.Object) {
 	if s.showing[s.place(o)] {
 		return
@@ -249,7 +250,7 @@ func (s *search) unused() ([]finding, error) {
 	return all, nil
 }
 
-// isConstantOfUsedType reports whether o is one of the values that a used type of its package may have.
+// isConstantOfUsedType reports whether o is a constant whose type is a used type of its package.
 func (s *search) isConstantOfUsedType(o types.Object) bool {
 	if _, ok := o.(*types.Const); !ok {
 		return false
@@ -258,7 +259,8 @@ func (s *search) isConstantOfUsedType(o types.Object) bool {
 	return ok && s.inModule[t.Obj().Pkg().Path()] && s.used[s.place(t.Obj())] != nil
 }
 
-// isImplementedElsewhere reports whether o is an interface that a type of another package of the module implements.
+// isImplementedElsewhere reports whether o is an interface that a type of another package of the
+// module implements.
 func (s *search) isImplementedElsewhere(o types.Object) bool {
 	i, ok := o.Type().Underlying().(*types.Interface)
 	if _, isType := o.(*types.TypeName); !ok || !isType || i.NumMethods() == 0 {
@@ -269,10 +271,10 @@ func (s *search) isImplementedElsewhere(o types.Object) bool {
 	})
 }
 
-// byErrors are the methods that package errors calls, by interfaces that it does not declare.
+// byErrors are the methods that package errors calls through interfaces that it does not declare.
 var byErrors = map[string]bool{"Error": true, "Unwrap": true, "Is": true, "As": true}
 
-// isAskedFor reports whether o is a method of an interface that its type implements.
+// isAskedFor reports whether o is a method that an interface requires which its type implements.
 func (s *search) isAskedFor(o types.Object) bool {
 	f, ok := o.(*types.Func)
 	if !ok || f.Signature().Recv() == nil {
@@ -301,8 +303,8 @@ func (s *search) isNamedInTemplate(o types.Object) bool {
 	return (kindOf(o) == "method" || kindOf(o) == "field") && strings.Contains(s.templates[filepath.Dir(s.place(o).file)], "."+o.Name())
 }
 
-// collectTemplates notes what of the package could be a template: the files that it
-// embeds, and its texts with an action.
+// collectTemplates records the texts of the package that could be templates: its embedded files,
+// and its string literals that contain an action.
 func (s *search) collectTemplates(p *packages.Package) error {
 	if len(p.GoFiles) == 0 || s.templates[p.Dir] != "" {
 		return nil

@@ -12,7 +12,7 @@ import (
 const root = "../../.."
 
 // TestEveryTargetHasTheBound: a target that called F.Fuzz itself would have no bound on memory, and
-// no run of millions of inputs.
+// could not be run with millions of inputs.
 func TestEveryTargetHasTheBound(t *testing.T) {
 	targets, err := findTargets(root, nil)
 	if err != nil {
@@ -56,7 +56,8 @@ func TestFindTargets(t *testing.T) {
 	}
 }
 
-// TestPartsAddUp: a run that is started again, elsewhere and with other code, knows what was done.
+// TestPartsAddUp: a run that is started again, on another machine and with other code, knows the
+// work done before.
 func TestPartsAddUp(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "of", "fuzz.jsonl")
 	open := func(commit string) (*ledger, *target) {
@@ -115,8 +116,8 @@ func TestPartsAddUp(t *testing.T) {
 	}
 }
 
-// Processors share the last target, and together give it no more inputs than it lacks. Of a target of which nothing is
-// known one part runs alone.
+// Processors share the last target, and together give it no more inputs than it lacks. If a
+// target's speed is unknown, one part runs alone.
 func TestSeveralProcessorsShareTheLastTarget(t *testing.T) {
 	l, err := openLedger(filepath.Join(t.TempDir(), "fuzz.jsonl"), "c")
 	if err != nil {
@@ -144,7 +145,7 @@ func TestSeveralProcessorsShareTheLastTarget(t *testing.T) {
 	if got, _ := s.take(); got != nil {
 		t.Fatalf("%v is taken twice though nobody knows how long it takes", got)
 	}
-	give(x, firstInputs, 2) // 1,000 a second: 33 s are left
+	give(x, firstInputs, 2) // 1,000 inputs a second: 33 s are left
 	give(y, firstInputs, 4)
 	expect(x, 10_000)
 	expect(y, 5_000)

@@ -13,16 +13,16 @@ import (
 	"strings"
 )
 
-// entry is what was done of a target, by all runs since its line is in the ledger.
+// entry is the work done for a target by all runs since its line was added to the ledger.
 type entry struct {
 	Target   string  `json:"target"`
 	Inputs   int64   `json:"inputs"`
-	Guided   int64   `json:"guided,omitempty"`  // of them by Go's engine
-	Seconds  float64 `json:"seconds"`           // of a processor; of a clock for Go's engine
-	Largest  int64   `json:"largest,omitempty"` // bytes allocated for one input, at most; not known of Go's engine
+	Guided   int64   `json:"guided,omitempty"`  // inputs of Go's engine among them
+	Seconds  float64 `json:"seconds"`           // CPU time; wall time for Go's engine
+	Largest  int64   `json:"largest,omitempty"` // maximum of the bytes allocated for one input; unknown for Go's engine
 	Failures int     `json:"failures,omitempty"`
 	Since    string  `json:"since"` // commit of the first input
-	Until    string  `json:"until"` // and of the last
+	Until    string  `json:"until"` // commit of the last input
 }
 
 func (e *entry) count(p part, commit string) {
@@ -40,11 +40,12 @@ func (e *entry) count(p part, commit string) {
 	e.Largest = max(e.Largest, p.Largest)
 }
 
-// ledger is a file with a line for each target, in JSON, sorted. It outlives machines: millions of inputs
-// of all targets take many hours. A target whose failure was mended begins anew when its line is removed.
+// ledger is a sorted file with one line of JSON for each target. It outlives machines, because
+// millions of inputs of all targets take many hours. To restart a target whose failure was mended,
+// remove its line.
 type ledger struct {
 	file   string
-	commit string // the one of this run
+	commit string // the commit of this run
 	lines  map[string]entry
 }
 
@@ -66,13 +67,14 @@ func openLedger(file, commit string) (*ledger, error) {
 	return l, nil
 }
 
-// load gives a target what was done before.
+// load sets a target's entry from the ledger.
 func (l *ledger) load(t *target) {
 	t.entry = l.lines[t.String()]
 	t.Target = t.String()
 }
 
-// forget drops the lines of targets that are no longer in the repository: all are those that are.
+// forget drops the lines of targets that are no longer in the repository; all lists the present
+// ones.
 func (l *ledger) forget(all []*target) {
 	there := map[string]bool{}
 	for _, t := range all {
@@ -81,7 +83,7 @@ func (l *ledger) forget(all []*target) {
 	maps.DeleteFunc(l.lines, func(name string, _ entry) bool { return !there[name] })
 }
 
-// add counts a part and writes it down.
+// add adds a part to its target's entry and writes the ledger.
 func (l *ledger) add(t *target, p part) error {
 	t.count(p, l.commit)
 	l.lines[t.Target] = t.entry

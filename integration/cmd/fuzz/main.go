@@ -5,9 +5,9 @@
 //	                                       then mutations of seeds and corpora (internal/fuzztest)
 //	fuzz -inputs 10000000 -report          only the table of what was done
 //
-// It writes down what it did after each part, of some seconds, in the file of -ledger, and goes on there when
-// it is started again; to begin anew, remove that file. It prints a table and ends with an error if a target
-// failed or had fewer inputs than asked.
+// After each part, of some seconds, it records the work in the file of -ledger, and continues there
+// when it is started again; to start over, remove that file. It prints a table and ends with an
+// error if a target failed or had fewer inputs than requested.
 package main
 
 import (
@@ -44,7 +44,7 @@ func main() {
 	}
 }
 
-// options are those of the command line.
+// options are the options of the command line.
 type options struct {
 	guided   time.Duration
 	inputs   int64

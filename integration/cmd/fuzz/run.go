@@ -20,7 +20,7 @@ import (
 	"github.com/drover-run/drover/internal/fuzztest"
 )
 
-// runAll runs the targets until each had its inputs, failed, or ctx ended, which is no error.
+// runAll runs the targets until each has had its inputs or failed, or ctx ends, which is no error.
 func runAll(ctx context.Context, o *options, l *ledger, targets []*target) error {
 	s := &session{options: o, ledger: l, targets: targets, programs: map[string]*program{}}
 	cache, err := output(ctx, "go", "env", "GOCACHE")
@@ -46,7 +46,7 @@ func runAll(ctx context.Context, o *options, l *ledger, targets []*target) error
 	return ignoreEnd(ctx, g.Wait())
 }
 
-// ignoreEnd returns no error if the run was stopped: what was done is written down.
+// ignoreEnd returns no error if the run was stopped, because the ledger has the work done so far.
 func ignoreEnd(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -72,7 +72,7 @@ type program struct {
 	err       error
 }
 
-// program returns the test program of a target, which is built when it is needed first.
+// program returns the test program of a target's folder, which is built when it is first needed.
 func (s *session) program(ctx context.Context, dir string) *program {
 	s.mu.Lock()
 	p := s.programs[dir]
@@ -92,8 +92,9 @@ func (s *session) program(ctx context.Context, dir string) *program {
 	return p
 }
 
-// take returns the target that needs the least time to its end and how many inputs its next part has, 0 for those of
-// Go's engine; nil if nothing is left to do. While there are fewer targets than processors, several run parts of one.
+// take returns the target with the least remaining time and the number of inputs of its next part
+// (0 for a part of Go's engine), or nil if no work is left. If there are fewer targets than
+// processors, several processors run parts of one target.
 func (s *session) take() (best *target, inputs int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,7 +103,7 @@ func (s *session) take() (best *target, inputs int64) {
 		if t.Failures > 0 || !s.left(t) {
 			continue
 		}
-		need := 0.0 // unknown: first of all
+		need := 0.0 // unknown, so it comes first
 		if t.Inputs > t.Guided && t.rate() > 0 {
 			need = float64(s.inputs-t.Inputs) / t.rate()
 		}
@@ -120,7 +121,8 @@ func (s *session) take() (best *target, inputs int64) {
 	return best, inputs
 }
 
-// left reports whether a target has something to do that nobody does. While nothing of it is known, or Go's engine runs, one part is enough.
+// left reports whether a target has work that no part is doing. While its speed is unknown, or Go's
+// engine runs, only one part runs at a time.
 func (s *session) left(t *target) bool {
 	if s.wantsEngine(t) || t.Inputs == t.Guided {
 		return t.running == 0 && (s.wantsEngine(t) || t.Inputs < s.inputs)
@@ -131,7 +133,7 @@ func (s *session) left(t *target) bool {
 // wantsEngine reports whether Go's engine is to run a target next.
 func (s *session) wantsEngine(t *target) bool { return s.guided > 0 && t.Guided == 0 }
 
-// give writes down a part of so many inputs and gives its target back.
+// give records a finished part with this number of inputs and releases its target.
 func (s *session) give(t *target, inputs int64, p part) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +142,7 @@ func (s *session) give(t *target, inputs int64, p part) error {
 	return s.ledger.add(t, p)
 }
 
-// part runs a part of a target with n inputs, or with those of Go's engine if that is 0.
+// part runs a part of a target with n inputs, or with Go's engine if n is 0.
 func (s *session) part(ctx context.Context, t *target, n int64) (part, error) {
 	if n == 0 {
 		return s.guidedPart(ctx, t)
@@ -151,7 +153,7 @@ func (s *session) part(ctx context.Context, t *target, n int64) (part, error) {
 	}
 	cmd := exec.CommandContext(ctx, prog.file, "-test.run", "^"+t.name+"$", "-test.timeout", "0")
 	cmd.Dir = t.dir
-	// Without a seed of ours: each part would have the inputs of the one before.
+	// Without RAPID_SEED: otherwise each part would repeat the inputs of the previous one.
 	own := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "RAPID_SEED=") })
 	cmd.Env = append(own, fmt.Sprintf("%s=%d", fuzztest.EnvInputs, n), fuzztest.EnvCorpus+"="+filepath.Join(s.corpora, prog.pkg, t.name), "GOMAXPROCS=1", "GOGC=400")
 	out, began, err := runTest(cmd)
@@ -209,7 +211,7 @@ func parseResult(out []byte) (p part, ok bool) {
 	return p, len(m[4]) == 0
 }
 
-// lastExecs reads how many inputs Go's engine tried.
+// lastExecs returns how many inputs Go's engine tried.
 func lastExecs(out []byte) int64 {
 	all := execsLine.FindAllSubmatch(out, -1)
 	if all == nil {

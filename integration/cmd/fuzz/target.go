@@ -13,28 +13,28 @@ import (
 	"time"
 )
 
-// part is what was done in one go.
+// part is the work of one execution of a target.
 type part struct {
 	Inputs  int64
-	Guided  bool    // by Go's engine
-	Seconds float64 // of a processor; of a clock for Go's engine
-	Largest int64   // bytes allocated for one input, at most; not known of Go's engine
+	Guided  bool    // Go's engine drew the inputs
+	Seconds float64 // CPU time; wall time for Go's engine
+	Largest int64   // maximum of the bytes allocated for one input; unknown for Go's engine
 	Failed  bool
 }
 
-// target is a fuzz target, with what was done of it.
+// target is a fuzz target with its entry of the ledger.
 type target struct {
 	dir, name string
 	entry
 	running int   // parts that run
-	begun   int64 // their inputs
+	begun   int64 // inputs of the running parts
 }
 
 func (t *target) String() string { return strings.TrimPrefix(t.dir, "./") + " " + t.name }
 
 var targetLine = regexp.MustCompile(`(?m)^func (Fuzz\w+)\(`)
 
-// findTargets returns the targets below root, those of the names if there are any.
+// findTargets returns the targets below root; if names are given, only these targets.
 func findTargets(root string, names []string) ([]*target, error) {
 	var all []*target
 	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
@@ -72,8 +72,8 @@ func (t *target) rate() float64 {
 	return float64(t.Inputs) / t.Seconds
 }
 
-// nextInputs returns how many inputs the next part has: some for a first look, then those of about
-// partLength, so that little is lost when it is stopped.
+// nextInputs returns how many inputs the next part has: a few at first, then as many as take about
+// partLength, so that little is lost when a part is stopped.
 func (t *target) nextInputs(wanted int64) int64 {
 	n := int64(t.rate() * partLength.Seconds())
 	if t.Inputs == t.Guided {
@@ -87,7 +87,7 @@ const (
 	firstInputs = 2000
 )
 
-// printTable prints what was done, and returns an error if a target failed or lacks inputs.
+// printTable prints the work done, and returns an error if a target failed or lacks inputs.
 func printTable(w io.Writer, targets []*target, wanted int64) error {
 	var sum entry
 	failed, short := 0, 0

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// soakVar is the variable that makes tests longer still.
+// soakVar is the variable that makes tests even longer.
 const soakVar = "DROVER_SOAK"
 
-// test is a test, an example or a fuzz target, whose corpus go test runs too.
+// test is a test, an example or a fuzz target (go test runs its corpus too).
 type test struct{ pkg, name string }
 
 // name is a declaration of a package: "Func", "Type", "Type.Method" or a variable's.
@@ -26,21 +26,22 @@ type declaration struct {
 	names    []name
 	receiver name // of a method, else empty
 	isTest   bool // go test runs it
-	looks    bool // at -short or DROVER_SOAK: itself or, in the end, by what it mentions
+	looks    bool // reads -short or DROVER_SOAK, itself or through anything that it mentions
 	mentions map[name]bool
 }
 
 // graph is the declarations of the repository, with their tests.
 type graph struct {
 	decls []*declaration
-	look  map[name]bool // the names of what looks
+	look  map[name]bool // names of the declarations that look
 	soak  bool          // DROVER_SOAK counts too
 }
 
-// longTests returns the tests that may look at -short, or at DROVER_SOAK if soak is set, in order: they
-// or what they mention, through any chain. What has a method that looks counts as looking itself, since
-// others may call that method through an interface. modules are the packages of other modules that look.
-// It is an error if something looks and no test reaches it: then a chain was not followed.
+// longTests returns, in order, the tests that may look at -short, or at DROVER_SOAK if soak is set:
+// directly, or through any chain of mentions. A type with a method that looks counts as looking
+// itself, because others may call that method through an interface. modules are the packages of
+// other modules that look. longTests returns an error if a declaration looks and no test reaches
+// it, because then it failed to follow a chain.
 func longTests(loaded []*packages.Package, modules map[string]bool, soak bool) ([]test, error) {
 	g := &graph{look: map[name]bool{}, soak: soak}
 	for _, p := range loaded {
@@ -74,7 +75,8 @@ func (g *graph) addFile(info *types.Info, file *ast.File) {
 			} else {
 				out.receiver = name{out.names[0].pkg, strings.Split(out.names[0].local, ".")[0]}
 			}
-			// Without the receiver: a method that does not look may belong to a type with one that does.
+			// Without the receiver: a method that does not look may belong to a type with one that
+			// does.
 			g.read(out, info, d.Type)
 			if d.Body != nil {
 				g.read(out, info, d.Body)
@@ -144,7 +146,7 @@ func (g *graph) read(d *declaration, info *types.Info, part ast.Node) {
 	d.looks = d.looks || d.mentions[name{"testing", "Short"}]
 }
 
-// spread marks all declarations that look by what they mention.
+// spread marks all declarations that look because a declaration that they mention looks.
 func (g *graph) spread(modules map[string]bool) {
 	for more := true; more; {
 		more = false
@@ -168,7 +170,8 @@ func (g *graph) spread(modules map[string]bool) {
 	}
 }
 
-// checkReached returns an error if something looks itself and no test or benchmark mentions it through any chain.
+// checkReached returns an error if a declaration itself looks and no test or benchmark mentions it
+// through any chain.
 func (g *graph) checkReached() error {
 	by := map[name][]*declaration{} // also the methods of a type by the type's name
 	var next []*declaration

@@ -1,9 +1,9 @@
 // Command longtests prints the arguments of go test for the tests whose outcome may depend on -short
 // or DROVER_SOAK: -run with their names, and their packages.
 //
-// make check runs all unit tests with -short. make test then runs only these without it, since all
-// others would do the same again. What a test depends on is found in its source (see looks), and the
-// result is rather too long than too short.
+// make check runs all unit tests with -short. make test then runs only these tests without -short,
+// because all others would do the same again. The command finds these dependencies in the source
+// (see longTests), and rather lists too many tests than too few.
 package main
 
 import (
@@ -19,7 +19,8 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// onRequest looks at -short only for a script that asks: a line of it begins with [short] or [!short].
+// onRequest looks at -short only for a script that requests it by a line that begins with [short]
+// or [!short].
 const onRequest = "github.com/rogpeppe/go-internal/testscript"
 
 func main() {
@@ -34,7 +35,8 @@ func main() {
 	fmt.Println(strings.Join(goTestArgs(tests), " "))
 }
 
-// goTestArgs returns the arguments that run the tests. A name that several packages have runs in each of them.
+// goTestArgs returns the arguments that run the tests. A test name that several packages have runs
+// in each of them.
 func goTestArgs(tests []test) []string {
 	var names, folders []string
 	for _, x := range tests {
@@ -74,7 +76,8 @@ func load(root string) ([]*packages.Package, error) {
 	return all, nil
 }
 
-// modulesThatLook returns the packages of other modules that look at -short, and those that import them.
+// modulesThatLook returns the packages of other modules that look at -short, and those that import
+// them.
 func modulesThatLook(root string) (map[string]bool, error) {
 	lines, err := goList(root, "-deps", "-test", "-f", "{{if .Module}}{{if not .Module.Main}}{{.ImportPath}}\t{{.Dir}}\t{{join .GoFiles \" \"}}\t{{join .Imports \" \"}}{{end}}{{end}}")
 	if err != nil {

@@ -28,7 +28,7 @@ func TestLongTests(t *testing.T) {
 	}
 }
 
-// A look that no test reaches means that a chain was not followed.
+// A look that no test reaches means that the search failed to follow a chain.
 func TestUnreachedLooksAreErrors(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "m"))); err != nil {
@@ -43,7 +43,7 @@ func TestUnreachedLooksAreErrors(t *testing.T) {
 	}
 }
 
-// The scripts of testscript do not ask for -short: see onRequest.
+// The scripts of testscript do not request -short: see onRequest.
 func TestScriptsDoNotLookAtShort(t *testing.T) {
 	asks, files := regexp.MustCompile(`(?m)^\[!?short\]`), 0
 	err := filepath.WalkDir(filepath.Join("..", "..", "..", "cmd", "drover", "testdata"), func(path string, d fs.DirEntry, err error) error {

@@ -1,6 +1,6 @@
-// Command pictures takes the pictures of the web page for the documents: it
-// starts `drover dev`, gives it work that runs, waits, fails and is suspended,
-// and has Chromium take each page, wide and narrow, light and dark.
+// Command pictures takes the pictures of the web page for the documents. It starts `drover dev`,
+// submits jobs that run, wait, fail and are suspended, and lets Chromium capture each page, wide
+// and narrow, light and dark.
 package main
 
 import (
@@ -119,7 +119,7 @@ func take(program, out string, all bool) error {
 	return nil
 }
 
-// work submits the jobs and brings them to what the pictures show.
+// work submits the jobs and brings them into the states that the pictures show.
 func work(dev *browser.Dev, dir string) error {
 	for i, text := range jobs {
 		file := filepath.Join(dir, fmt.Sprintf("%d.hcl", i))
@@ -133,19 +133,19 @@ func work(dev *browser.Dev, dir string) error {
 		if i == 2 {
 			args = []string{"job", "run", "-detach", "-deadline", "20m", file}
 		}
-		if _, err := dev.Run(args...); err != nil && i != 1 { // it is to fail
+		if _, err := dev.Run(args...); err != nil && i != 1 { // job 1 must fail
 			return err
 		}
 	}
-	time.Sleep(12 * time.Second) // so that there is a past to see
+	time.Sleep(12 * time.Second) // so that the pages have some history
 	if _, err := dev.Run("task", "suspend", "night-index", "build/0"); err != nil {
 		return err
 	}
-	time.Sleep(12 * time.Second) // and a first sample of the scheduler
+	time.Sleep(12 * time.Second) // until the first sample of the scheduler
 	return nil
 }
 
-// shoot takes one page.
+// shoot takes a picture of one page.
 func shoot(ctx context.Context, dev *browser.Dev, out, name, path string, width int64, scheme string) error {
 	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}
 	if _, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}); err != nil {
@@ -162,7 +162,7 @@ func shoot(ctx context.Context, dev *browser.Dev, out, name, path string, width 
 		fmt.Fprintf(os.Stderr, "pictures: %s is %.0f pixels wide on a screen of %d\n", name, size[0], width)
 	}
 	png, err := chromedp.Run(ctx, func(ctx context.Context, t *chromedp.Target) ([]byte, error) {
-		if err := chromedp.Do(ctx, chromedp.EmulateViewport(width, int64(min(max(size[1], 400), 1800))), chromedp.Sleep(1500*time.Millisecond)); err != nil { // the pictures are drawn
+		if err := chromedp.Do(ctx, chromedp.EmulateViewport(width, int64(min(max(size[1], 400), 1800))), chromedp.Sleep(1500*time.Millisecond)); err != nil { // until the page has drawn its pictures
 			return nil, err
 		}
 		return chromedp.CaptureScreenshot()(ctx, t)

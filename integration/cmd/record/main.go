@@ -1,6 +1,6 @@
-// Command record writes the page of one benchmark to docs/measured. The output of
-// the benchmark is its standard input. The page ends with what changed by more than
-// a tenth against the page of the last release; what became worse is printed as well.
+// Command record writes the page of one benchmark to docs/measured. It reads the output of the
+// benchmark from its standard input. The page ends with the figures that changed by more than a
+// tenth against the page of the last release; record also prints the figures that became worse.
 //
 //	record -part NAME -command TEXT [-commit NAME] [-others PROCESSORS] [-failed] FILE
 //	record -print-commit
@@ -73,8 +73,8 @@ func run(part, command, commit string, others float64, failed bool, args []strin
 	return os.WriteFile(args[0], []byte(record.Page(now)+against), 0o644)
 }
 
-// lastPage returns the page in the last release, which is the newest tag, or in HEAD while there is
-// none; "" where neither has it.
+// lastPage returns the page in the last release, which is the newest tag, or in HEAD if there is no
+// tag; "" if it has no such page.
 func lastPage(file string) (string, error) {
 	abs, err := filepath.Abs(file)
 	if err != nil {

@@ -1,8 +1,10 @@
-// Command sequential prints the packages whose tests start no goroutine. make check runs them without the race
-// detector, which would find nothing there and make them several times slower, and all others with it.
+// Command sequential prints the packages whose tests start no goroutine. make check runs these
+// packages without the race detector, which would find nothing there and make them several times
+// slower. It runs all others with the detector.
 //
-// A test of a package starts none if no file of the package, of its tests, or of the packages of this module that
-// they import through any chain may start one (see mayStart). With -others it prints the rest.
+// The tests of a package start no goroutine if no file of the package, of its tests, or of the
+// packages of this module that they import, directly or indirectly, may start one (see mayStart).
+// With -others it prints the other packages.
 package main
 
 import (
@@ -20,17 +22,20 @@ import (
 	"strings"
 )
 
-// starters are the packages of others that call back from goroutines of their own, or are for what has several.
+// starters are packages of other modules that call back from their own goroutines, or that only
+// concurrent code uses.
 var starters = []string{
 	"golang.org/x/sync/errgroup", "net/http", "net/http/httptest", "os/signal", "testing/synctest",
 	"connectrpc.com/connect", "github.com/rogpeppe/go-internal/testscript",
 }
 
-// startingNames are the methods and functions of any package that start a goroutine: of sync.WaitGroup, context, time and testing.
+// startingNames are the names of methods and functions that start a goroutine, in any package: of
+// sync.WaitGroup, context, time and testing.
 var startingNames = []string{"Go", "AfterFunc", "Parallel", "RunParallel"}
 
-// startingCalls are those of one package, whose names others have too. os/exec copies what a process prints in goroutines;
-// Run and Output wait for them.
+// startingCalls are functions of one package that start a goroutine and whose names other packages
+// use too. os/exec copies a process's output in goroutines, but Run and Output wait for them, so
+// only Start counts.
 var startingCalls = map[string][]string{
 	"os/exec": {"Start"}, "net": {"Listen", "ListenConfig", "Pipe", "Dial", "Dialer"}, "go.etcd.io/bbolt": {"Batch"}, "github.com/hashicorp/raft": {"NewRaft"},
 }
@@ -51,11 +56,12 @@ func main() {
 
 // source is a package of the module.
 type source struct {
-	starts, testsStart   bool // a file of it, or of its tests, may start a goroutine
+	starts, testsStart   bool // a file of the package, or of its tests, may start a goroutine
 	imports, testImports []string
 }
 
-// divide returns the packages of the module at root whose tests start no goroutine, and all others, in order.
+// divide returns the packages of the module at root whose tests start no goroutine, and all others,
+// in order.
 func divide(root string) (sequential, others []string, err error) {
 	all, err := list(root)
 	if err != nil {
@@ -73,8 +79,8 @@ func divide(root string) (sequential, others []string, err error) {
 	return sequential, others, nil
 }
 
-// reachStart reports whether one of the packages, or one that they import, may start a goroutine. It goes past those of
-// other modules, and those that were reached before.
+// reachStart reports whether one of the packages, or of those that they import, may start a
+// goroutine. It skips packages of other modules, and packages that were reached before.
 func reachStart(all map[string]source, paths []string, reached map[string]bool) bool {
 	return slices.ContainsFunc(paths, func(path string) bool {
 		p, ok := all[path]
@@ -125,14 +131,15 @@ func anyMayStart(dir string, files []string) (bool, error) {
 	return false, nil
 }
 
-// mayStart reports whether a file has a go statement, imports one of starters, or names what starts a goroutine.
+// mayStart reports whether a file has a go statement, imports one of starters, or names a function
+// that starts a goroutine.
 func mayStart(f *ast.File) (yes bool) {
 	names := slices.Clone(startingNames)
 	ast.Inspect(f, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.GoStmt:
 			yes = true
-		case *ast.ImportSpec: // before all that the file declares
+		case *ast.ImportSpec: // imports come before all declarations of the file
 			path, err := strconv.Unquote(n.Path.Value)
 			names = append(names, startingCalls[path]...)
 			yes = yes || err != nil || slices.Contains(starters, path)

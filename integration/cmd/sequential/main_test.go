@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// A package is sequential unless it, its tests, or a package that either imports, also through others, starts a
-// goroutine. That the tests of c start some says nothing of d, which imports c.
+// A package is sequential unless it, its tests, or a package that either imports, directly or
+// indirectly, starts a goroutine. That the tests of c start a goroutine has no effect on d, which
+// imports c.
 func TestDivide(t *testing.T) {
 	sequential, others, err := divide(filepath.Join("testdata", "m"))
 	if err != nil {
@@ -24,7 +25,7 @@ func TestDivide(t *testing.T) {
 	}
 }
 
-// What schedules, the facts and an attempt's state machine start no goroutine; what serves does.
+// Scheduling packages, the facts and an attempt's state machine start no goroutine; servers do.
 func TestDivideThisModule(t *testing.T) {
 	sequential, others, err := divide(filepath.Join("..", "..", ".."))
 	if err != nil {

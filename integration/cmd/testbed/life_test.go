@@ -17,8 +17,8 @@ import (
 	"github.com/drover-run/drover/integration/testbed"
 )
 
-// These tests start test beds with one machine each and check what remains of them. They need root,
-// the cache filled by `testbed build`, and DROVER_TESTBED_TESTS=1.
+// These tests start test beds with one machine each and check that nothing of them remains. They
+// need root, the cache filled by `testbed build`, and DROVER_TESTBED_TESTS=1.
 const envTestbedTests = "DROVER_TESTBED_TESTS"
 
 const lifeLimit = 3 * time.Minute

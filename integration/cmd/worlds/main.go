@@ -1,6 +1,6 @@
-// Command worlds runs the guarantees of random worlds, TestNoGuaranteeIsViolatedWithinBounds, until a number
-// of worlds was run, and keeps in a ledger what was done: a hundred thousand of them take hours, and a
-// run goes on where the last one was stopped, on any machine.
+// Command worlds runs TestNoGuaranteeIsViolatedWithinBounds on random worlds until a given number
+// of worlds was run, and records the work in a ledger. A hundred thousand worlds take hours; a run
+// continues where the last one was stopped, on any machine.
 package main
 
 import (
@@ -28,16 +28,16 @@ import (
 const (
 	test  = "TestNoGuaranteeIsViolatedWithinBounds"
 	dir   = "scheduler/sim/engine"
-	slice = 500 // worlds of one line
+	slice = 500 // worlds per line of the ledger
 )
 
-// entry is a line of the ledger: worlds that were run one after another, of consecutive seeds.
+// entry is a line of the ledger: worlds with consecutive seeds that were run one after another.
 type entry struct {
 	Seed       uint64  `json:"seed"` // of the first world
 	Worlds     int     `json:"worlds"`
-	Policies   int     `json:"policies"`   // that each world was run under
-	Guarantees int     `json:"guarantees"` // of all of them, none violated
-	Seconds    float64 `json:"seconds"`    // of a processor
+	Policies   int     `json:"policies"`   // number of policies that each world was run under
+	Guarantees int     `json:"guarantees"` // guarantees given in all of the worlds; none was violated
+	Seconds    float64 `json:"seconds"`    // CPU time
 	Commit     string  `json:"commit"`
 }
 
@@ -90,7 +90,7 @@ func runRest(ctx context.Context, ledger string, worlds, parallel int) error {
 	if out, err := exec.CommandContext(ctx, "go", "test", "-c", "-o", binary.Name(), "./"+dir).CombinedOutput(); err != nil {
 		return fmt.Errorf("go test -c ./%s: %w\n%s", dir, err, out)
 	}
-	var mu sync.Mutex // of the ledger
+	var mu sync.Mutex // guards the ledger
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(1, parallel))
 	for ; worlds > 0 && gctx.Err() == nil; worlds -= slice {

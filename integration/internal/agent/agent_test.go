@@ -142,7 +142,8 @@ func TestACommandDiesWithItsClient(t *testing.T) {
 	})
 }
 
-// wait polls a condition up to the limit. (Package testbed has this too, but builds on this one.)
+// wait polls a condition up to the limit. (Package testbed has such a function too, but imports
+// this package.)
 func wait(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)

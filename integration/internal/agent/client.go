@@ -28,8 +28,8 @@ type Streams struct {
 	Resize   <-chan [2]uint16
 }
 
-// Do sends a request and copies the streams until the answer ends. The error is the agent's or the connection's;
-// a command's failure is in End.Code.
+// Do sends a request and copies the streams until the answer ends. The error is the agent's or the
+// connection's; a command's failure is in End.Code.
 func (c *Client) Do(ctx context.Context, r Request, s Streams) (End, error) {
 	end, err := c.do(ctx, r, s)
 	if err == nil && end.Error != "" {

@@ -17,7 +17,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// Limit bounds each wait; machines of CI are slow.
+// Limit bounds each wait. It is long because CI machines are slow.
 const Limit = 2 * time.Minute
 
 // Find returns the path of Chromium, or an error that says what to install.
@@ -30,15 +30,14 @@ func Find() (string, error) {
 	return "", errors.New("no Chromium is installed (apt-get install chromium, or make deps)")
 }
 
-// Start starts a headless Chromium with an empty profile. The function returned
-// ends it.
+// Start starts a headless Chromium with an empty profile. The returned function ends it.
 func Start(ctx context.Context) (context.Context, func(), error) {
 	path, err := Find()
 	if err != nil {
 		return nil, nil, err
 	}
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.WSURLReadTimeout(Limit),
-		chromedp.DisableGPU, chromedp.Flag("lang", "en-GB"), chromedp.Flag("ignore-certificate-errors", true)) // of clusters' own CAs
+		chromedp.DisableGPU, chromedp.Flag("lang", "en-GB"), chromedp.Flag("ignore-certificate-errors", true)) // clusters have their own certificate authorities
 	actx, endAllocator := chromedp.NewExecAllocator(ctx, opts...)
 	bctx, endBrowser := chromedp.NewContext(actx)
 	end := func() {
@@ -52,13 +51,13 @@ func Start(ctx context.Context) (context.Context, func(), error) {
 	return bctx, end, nil
 }
 
-// process is a running command of the program that says on its standard error
-// when it is ready.
+// process is a running command of the program that announces on its standard error when it is
+// ready.
 type process struct {
 	cmd *exec.Cmd
 }
 
-// start starts a command and returns when ready says so of its lines.
+// start starts a command and returns when ready accepts one of its lines.
 func start(cmd *exec.Cmd, ready func(line string) bool) (*process, error) {
 	out, in, err := os.Pipe()
 	if err != nil {
@@ -66,7 +65,7 @@ func start(cmd *exec.Cmd, ready func(line string) bool) (*process, error) {
 	}
 	cmd.Stdout, cmd.Stderr = in, in
 	err = cmd.Start()
-	_ = in.Close() // the child has its own
+	_ = in.Close() // the child has its own descriptor
 	if err != nil {
 		return nil, errors.Join(err, out.Close())
 	}
@@ -97,7 +96,7 @@ func start(cmd *exec.Cmd, ready func(line string) bool) (*process, error) {
 	}
 }
 
-// stop ends it as Ctrl-C does.
+// stop ends the process as Ctrl-C does.
 func (p *process) stop() error {
 	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
 		return err
@@ -126,7 +125,7 @@ func StartDev(program, dir string) (*Dev, error) {
 	return d, d.Restart()
 }
 
-// Restart starts it again on the same state, with the page at another address.
+// Restart starts `drover dev` again on the same state, with the page at another address.
 func (d *Dev) Restart() (err error) {
 	page, ready := "", false
 	d.process, err = start(exec.Command(d.program, "dev", "-socket", d.socket, "-data", d.data), func(line string) bool {
@@ -140,10 +139,10 @@ func (d *Dev) Restart() (err error) {
 	return err
 }
 
-// Stop ends it. Its state stays.
+// Stop ends `drover dev`. Its state stays.
 func (d *Dev) Stop() error { return d.process.stop() }
 
-// Attach returns a cluster that somebody else runs, reached at a socket.
+// Attach returns a Dev for a running cluster that is reached at a socket.
 func Attach(program, socket string) *Dev { return &Dev{program: program, socket: socket} }
 
 // Coordinator is a running `drover coordinator`.
@@ -153,7 +152,7 @@ type Coordinator struct {
 	process *process
 }
 
-// StartCoordinator starts a program's `drover coordinator`, which has -listen.
+// StartCoordinator starts a program's `drover coordinator`; args must contain -listen.
 func StartCoordinator(program string, args ...string) (*Coordinator, error) {
 	c := &Coordinator{}
 	var err error
@@ -168,10 +167,10 @@ func StartCoordinator(program string, args ...string) (*Coordinator, error) {
 	return c, err
 }
 
-// Stop ends it.
+// Stop ends the coordinator.
 func (c *Coordinator) Stop() error { return c.process.stop() }
 
-// Kill ends it as kill -9 does.
+// Kill ends the coordinator as kill -9 does.
 func (c *Coordinator) Kill() error {
 	if err := c.process.cmd.Process.Kill(); err != nil {
 		return err
@@ -188,13 +187,13 @@ type UI struct {
 	process *process
 }
 
-// StartUI starts a `drover ui` for it at an address on loopback.
+// StartUI starts a `drover ui` for d at an address on loopback.
 func (d *Dev) StartUI(listen string) (*UI, error) {
 	return StartUI(d.program, listen, "DROVER_ADDRESS=unix://"+d.socket)
 }
 
-// StartUI starts a program's `drover ui` at an address on loopback, with variables of
-// the environment that say for which cluster.
+// StartUI starts a program's `drover ui` at an address on loopback; env names its cluster by
+// environment variables.
 func StartUI(program, listen string, env ...string) (*UI, error) {
 	u := &UI{}
 	cmd := exec.Command(program, "ui", "-listen", listen)
@@ -209,7 +208,7 @@ func StartUI(program, listen string, env ...string) (*UI, error) {
 	return u, err
 }
 
-// Stop ends it.
+// Stop ends the `drover ui`.
 func (u *UI) Stop() error { return u.process.stop() }
 
 // Base returns the address of a page without its path.
@@ -218,10 +217,10 @@ func Base(page string) string {
 	return base
 }
 
-// Socket returns the path of its socket.
+// Socket returns the path of d's socket.
 func (d *Dev) Socket() string { return d.socket }
 
-// Run runs a command of the program against it and returns its standard output.
+// Run runs a command of the program against d and returns its standard output.
 func (d *Dev) Run(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), Limit)
 	defer cancel()

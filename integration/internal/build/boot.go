@@ -96,7 +96,8 @@ const (
 // identity.
 const WarmOption = "testbed.warm=1"
 
-// savedMachine describes the machine whose RAM is saved; a resumed one differs only in Tap and Incoming.
+// savedMachine describes the machine whose RAM is saved; a resumed machine differs only in Tap and
+// Incoming.
 func savedMachine(dir string, debian, boot *cache.Entry, size Size) *qemu.Machine {
 	return &qemu.Machine{Name: "saved", Dir: dir, Kernel: debian.File(DebianKernel), Initrd: boot.File(BootInitrd),
 		Options: WarmOption, MemoryMB: size.MemoryMB, CPUs: size.CPUs}
@@ -121,8 +122,8 @@ func (s Size) String() string {
 	return fmt.Sprintf("%dx%d", s.MemoryMB, s.CPUs)
 }
 
-// Saved returns the entry with the saved RAM of a machine of a size. Making it takes about 25 s,
-// resuming it one to three.
+// Saved returns the entry with the saved RAM of a machine of this size. Making the entry takes
+// about 25 s, resuming the machine one to three seconds.
 func Saved(ctx context.Context, c cache.Dir, p *Progress, debian, boot *cache.Entry, size Size) (*cache.Entry, error) {
 	version, err := qemu.Version(ctx)
 	if err != nil {

@@ -99,8 +99,8 @@ func TestPackagesAreInEveryDebian(t *testing.T) {
 	}
 }
 
-// TestTutorialNeedsWhatItSays looks at each program of the tutorial: it is in every Debian, built before, installed by
-// `make deps`, or named in the introduction.
+// TestTutorialNeedsWhatItSays checks each program of the tutorial: it is part of every Debian,
+// built before, installed by `make deps`, or named in the introduction.
 func TestTutorialNeedsWhatItSays(t *testing.T) {
 	doc, err := os.ReadFile("../../../docs/tutorial/cluster.md")
 	if err != nil {
@@ -109,7 +109,7 @@ func TestTutorialNeedsWhatItSays(t *testing.T) {
 	introduction, _, _ := strings.Cut(string(doc), "\n## ")
 	known := map[string]bool{"drover": true, "testbed": true, "go": strings.Contains(introduction, "Go 1.")}
 	for _, name := range strings.Fields("cat cd cp done export for grep head kill ls mkdir sed seq sleep sort timeout wait") {
-		known[name] = true // the shell's, and of packages that Debian calls essential
+		known[name] = true // built into the shell, or in packages that Debian calls essential
 	}
 	for _, d := range Deps() {
 		known[filepath.Base(d.probe)] = true

@@ -44,8 +44,8 @@ func (g Group) String() string {
 	}
 }
 
-// Deps lists all packages except Go, which runs this program. Their names have no version in them: another Debian
-// has other versions, and apt-get installs all packages or none.
+// Deps lists all packages except Go, which runs this program. Package names contain no version,
+// because other Debian releases have other versions, and apt-get installs all packages or none.
 func Deps() []Dep {
 	return []Dep{
 		{"default-jdk-headless", "javac", "runs Apache HDFS and compiles its host program", ForHDFS},

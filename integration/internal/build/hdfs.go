@@ -70,8 +70,8 @@ func makeHDFS(ctx context.Context, dir string) error {
 // heapMB is the heap of the JVM; it stalled with 128.
 const heapMB = 256
 
-// OnlyDaemon returns the option of HostCommand for a JVM with one daemon alone: "namenode", or the number of a
-// DataNode, from 1.
+// OnlyDaemon returns the option of HostCommand for a JVM with only one daemon: "namenode", or the
+// number of a DataNode, from 1.
 func OnlyDaemon(name string) string { return "-Ddrover.testbed.daemon=" + name }
 
 // HostCommand returns the command line of the host program: a folder for its data, a topology
@@ -81,8 +81,8 @@ func HostCommand(entry, archive string, options []string, folder, table, nameNod
 	if archive != "" {
 		options = append(options, "-XX:SharedArchiveFile="+archive)
 	}
-	// Standard output has answers alone: what the JVM itself has to say goes to standard error. A JVM that is killed leaves
-	// temporary folders behind.
+	// Standard output carries only answers: the JVM's own messages go to standard error. A killed
+	// JVM leaves temporary folders behind, so they are in folder.
 	argv := append([]string{"java", "-Xmx" + strconv.Itoa(heapMB) + "m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
 		"-Djava.io.tmpdir=" + folder,
 		"-XX:+DisplayVMOutputToStderr", "-Xlog:disable", "-Xlog:all=warning:stderr"}, options...)
@@ -92,8 +92,8 @@ func HostCommand(entry, archive string, options []string, folder, table, nameNod
 	return append(argv, dataNodes...)
 }
 
-// ClassPath returns Java's class path of HDFS: always in one order, since an archive of classes is valid
-// for one class path.
+// ClassPath returns Java's class path of HDFS. Its order is always the same, because an archive of
+// classes is valid for only one class path.
 func ClassPath(entry string) string {
 	jars, _ := filepath.Glob(filepath.Join(entry, "lib", "*.jar")) // the pattern is valid; sorted
 	return strings.Join(append(jars, filepath.Join(entry, "classes"), filepath.Join(entry, "conf")), ":")

@@ -32,8 +32,8 @@ var applets = strings.Fields("awk basename cat chmod chown cmp cp cut date dd df
 	"readlink realpath rm rmdir sed seq sh sha256sum sleep sort split stat sync tail tar tee test time timeout top " +
 	"touch tr true truncate umount uname uniq uptime usleep vi wc wget which whoami xargs yes zcat")
 
-// Images returns the entry with the test images: busybox.tar (busybox and its applets) and python.tar (the same,
-// with Debian's minimal Python).
+// Images returns the entry with the test images: busybox.tar (busybox and its applets) and
+// python.tar (the same plus Debian's minimal Python).
 func Images(ctx context.Context, c cache.Dir, p *Progress, debian *cache.Entry) (*cache.Entry, error) {
 	key := cache.KeyOf("3", filepath.Base(debian.Path), strings.Join(applets, " "))
 	return c.Get("images", key, func(dir string) error {

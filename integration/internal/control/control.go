@@ -213,8 +213,8 @@ const (
 	answerLimit = 5 * time.Second  // of the rest of an answer, once the context has ended
 )
 
-// serveConn serves one request. The context's end ends what is read and piped, but not an answer: that to Stop is written
-// while the context ends because of it.
+// serveConn serves one request. When the context ends, reading and piping end, but not the writing
+// of an answer: the answer to Stop is written while the context ends because of Stop.
 func serveConn(ctx context.Context, c net.Conn, handle Handler) {
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() {

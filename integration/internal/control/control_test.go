@@ -58,7 +58,7 @@ func TestRequestAndAnswer(t *testing.T) {
 
 func TestCallEndsWithItsContext(t *testing.T) {
 	ctx, socket := serve(t, func(ctx context.Context, _ Request) (string, error) {
-		<-ctx.Done() // a handler that does not answer by itself
+		<-ctx.Done() // a handler that does not answer before the context ends
 		return "", ctx.Err()
 	})
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
@@ -68,7 +68,7 @@ func TestCallEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestARequestThatEndsTheServerIsAnswered has a handler that ends the server, as Stop does.
+// TestARequestThatEndsTheServerIsAnswered uses a handler that ends the server, as Stop does.
 func TestARequestThatEndsTheServerIsAnswered(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "socket")
 	l, err := net.Listen("unix", socket)
@@ -79,7 +79,7 @@ func TestARequestThatEndsTheServerIsAnswered(t *testing.T) {
 	defer cancel()
 	serving, end := context.WithCancel(ctx)
 	ended := make(chan struct{})
-	context.AfterFunc(serving, func() { close(ended) }) // about when the server's own functions run
+	context.AfterFunc(serving, func() { close(ended) }) // runs at about the time of the server's own functions
 	done := make(chan error, 1)
 	go func() {
 		done <- Serve(serving, l, func(context.Context, Request) (string, error) {

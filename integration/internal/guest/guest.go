@@ -1,5 +1,5 @@
-// Package guest embeds what runs inside a test machine before the agent: the script of the initial
-// RAM disk and the machine's init. Package build installs the files.
+// Package guest embeds the files that run inside a test machine before the agent: the script of the
+// initial RAM disk and the machine's init. Package build installs them.
 package guest
 
 import "embed"

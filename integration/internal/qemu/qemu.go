@@ -1,6 +1,6 @@
 // Package qemu makes the command line of a test machine and talks to QEMU's monitor. A machine is
 // the same whether it boots to be saved, boots to be used, or is resumed, because a RAM image can
-// only be loaded into an equal machine.
+// be loaded only into an equal machine.
 package qemu
 
 import (
@@ -25,15 +25,16 @@ const program = "qemu-system-x86_64"
 // RAM.
 const accelerator = "tcg,thread=multi,tb-size=512"
 
-// cpuModel has all features that can be emulated, except slow ones: with five levels of page tables
-// each fault walks one more level, with erms kernel and libraries move memory by "rep movsb",
-// which is emulated byte by byte (a fresh page takes 7 times as long, reading a file 4 times), and
-// instructions on 256 bits are emulated by calls (sha512 of Go takes 4 times as long, sha256 1.5 times).
-// Without smap and smep the kernel's copies from and to programs need no switch of the emulator's address
-// tables, which are separate with them (a container's life takes an eighth less).
+// cpuModel has all features that can be emulated, except slow ones. With five levels of page
+// tables, each fault walks one more level. With erms, kernel and libraries move memory by "rep
+// movsb", which is emulated byte by byte (a fresh page takes 7 times as long, reading a file 4
+// times). 256-bit instructions are emulated by calls (sha512 of Go takes 4 times as long, sha256
+// 1.5 times). With smap and smep, the emulator has separate address tables, and each copy between
+// kernel and programs must switch them (without, a container's life takes an eighth less).
 const cpuModel = "max,la57=off,erms=off,avx=off,avx2=off,smap=off,smep=off"
 
-// Machine describes one virtual machine. Paths of sockets are relative to Dir, since they must be short.
+// Machine describes one virtual machine. Paths of sockets are relative to Dir, because they must be
+// short.
 type Machine struct {
 	Name     string // prefix of its file names in Dir
 	Dir      string
@@ -55,19 +56,20 @@ type Disk struct {
 
 // KernelOptions returns the kernel command line of all machines on this host.
 //
-// The guest takes the time from its TSC, as real machines do: programs read it without a call of the
-// kernel, and a machine that stands still knows afterwards for how long. (The ACPI timer wraps around every
-// 4.7 s, so a machine that stood still longer lost the time.) Under load the guest measures the TSC's rate
-// up to six times wrong at boot, and a saved image retains the error. So it is given the rate, which the
-// kernel corrects by one percent at most, and told not to doubt it. Where the host's clock scales, the rate
-// is not known as surely: there the guest takes the time from the ACPI timer, which is QEMU's own clock.
+// The guest takes the time from its TSC, as real machines do: programs read it without a system
+// call, and a paused machine knows afterwards how long it was paused. (The ACPI timer wraps around
+// every 4.7 s, so a machine that was paused longer lost time.) Under load, the guest measures the
+// TSC's rate up to six times wrong at boot, and a saved image keeps the error. KernelOptions
+// therefore passes the rate, which the kernel corrects by at most one percent, and marks the TSC as
+// reliable. On a host whose clock scales, the rate is not known as surely: there the guest takes
+// the time from the ACPI timer, which is QEMU's own clock.
 //
-// A kernel that has gone wrong stops: a machine of which a part is dead would be waited for in vain, and one that
-// stops while it is resumed is started again.
+// A kernel that detects an internal error stops: otherwise a test would wait in vain for a partly
+// dead machine. A machine that stops while it is resumed is started again.
 //
-// Kernel and programs are always at the same addresses, since translated code is used again only at the
-// address that it was translated for: with random addresses the machine translates libraries and criu
-// anew for each process.
+// Kernel and programs always have the same addresses, because translated code is reused only at the
+// address for which it was translated. With random addresses the machine would translate libraries
+// and criu again for each process.
 func KernelOptions() (string, error) {
 	info, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
@@ -252,8 +254,8 @@ func (m *Monitor) do(command string, arguments any) (json.RawMessage, error) {
 	return nil, fmt.Errorf("QEMU's monitor: %s: connection lost: %w", command, errors.Join(m.in.Err(), net.ErrClosed))
 }
 
-// Reset resets the machine, which boots. The firmware then resets it once more, so a machine may reset itself, and
-// one that panics boots, until EndReset.
+// Reset resets the machine, which then boots. The firmware resets it once more, so until EndReset a
+// machine that resets itself, or panics, boots again.
 func (m *Monitor) Reset() error {
 	if err := m.onReboot("reset"); err != nil {
 		return err
@@ -262,7 +264,7 @@ func (m *Monitor) Reset() error {
 	return err
 }
 
-// EndReset has a machine that resets itself end, as before Reset.
+// EndReset makes a machine end when it resets itself, as before Reset.
 func (m *Monitor) EndReset() error { return m.onReboot("shutdown") }
 
 func (m *Monitor) onReboot(action string) error {

@@ -38,7 +38,8 @@ func TestTheProcessorsRate(t *testing.T) {
 	}
 }
 
-// TestAResumedMachineIsTheSavedOne compares command lines: QEMU loads a RAM image only into an equal machine.
+// TestAResumedMachineIsTheSavedOne compares command lines: QEMU loads a RAM image only into an
+// equal machine.
 func TestAResumedMachineIsTheSavedOne(t *testing.T) {
 	saved := Machine{Name: "a", Dir: "/d", Kernel: "/k", Initrd: "/i", Options: "x=1", MemoryMB: 512, CPUs: 2, Disks: []Disk{{Path: "/r"}}}
 	resumed := saved

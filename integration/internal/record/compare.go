@@ -19,11 +19,11 @@ const tolerance = 0.10
 type figure struct {
 	name   string // unique within an output
 	value  float64
-	higher bool // whether more of it is better
+	higher bool // whether a larger value is better
 }
 
-// columns says of each column of a table of `drover bench` that is a result whether more of it is
-// better; columns of settings are part of a figure's name, the others are not compared.
+// columns holds the result columns of the tables of `drover bench`, and whether a larger value is
+// better. Columns of settings become part of a figure's name; other columns are not compared.
 var columns = map[string]bool{
 	"PLACEMENTS/S": true, "PER CPU S": true, "REGISTER/S": true, "REPORTS/S": true, "NODES AT HALF A CORE": true, "SUBMISSIONS/S": true, "AT A RATE/S": true,
 	"P50 MS": false, "P99 MS": false, "RECEIPT P50 MS": false, "RECEIPT P99 MS": false, "FAILOVER MS": false, "RSS": false, "ALLOCS": false,
@@ -152,9 +152,10 @@ func changes(before, now string) (out []change) {
 	return out
 }
 
-// Compare returns what changed by more than a tenth from an earlier page of the same part to a
-// measurement, as Markdown, and the number of figures that became worse. Pages of different machines or
-// commands, of busy machines, and of which no figure is known are not compared: that is said instead.
+// Compare compares a measurement with an earlier page of the same part. It returns the figures that
+// changed by more than a tenth, as Markdown, and the number of figures that became worse. It does
+// not compare pages of different machines or commands, of busy machines, or without known figures;
+// the text then says so.
 func Compare(page string, m Measurement) (text string, worse int) {
 	if page == "" {
 		return "", 0
@@ -168,7 +169,7 @@ func Compare(page string, m Measurement) (text string, worse int) {
 		return heading + fmt.Sprintf("Not compared: it was measured by `%s`.\n", pageCommand(page)), 0
 	case pageRow(page, "machine") != m.Machine.row():
 		return heading + "Not compared: it was measured on another machine.\n", 0
-	case pageRow(page, filesystemRow) != m.Machine.filesystem && pageRow(page, filesystemRow) != "": // older pages do not say it
+	case pageRow(page, filesystemRow) != m.Machine.filesystem && pageRow(page, filesystemRow) != "": // older pages do not have the row
 		return heading + "Not compared: its temporary files were on another file system.\n", 0
 	case m.Machine.busy() || strings.Contains(pageRow(page, "load"), busyNote):
 		return heading + "Not compared: the machine had other work during one of them.\n", 0
@@ -186,7 +187,7 @@ func Compare(page string, m Measurement) (text string, worse int) {
 	}
 }
 
-// changeTable returns the changes that are more than noise as a Markdown table, and the number of those to
+// changeTable returns the changes beyond noise as a Markdown table, and how many of them are for
 // the worse.
 func changeTable(all []change) (text string, worse int) {
 	var b strings.Builder
@@ -206,7 +207,7 @@ func changeTable(all []change) (text string, worse int) {
 	return fmt.Sprintf("%s%d figures compared; not listed: changes of at most %.0f%%.\n", b.String(), len(all), 100*tolerance), worse
 }
 
-// pageCommand returns the command that a page says it was written by.
+// pageCommand returns the command that wrote a page, according to the page.
 func pageCommand(page string) string {
 	_, rest, _ := strings.Cut(page, beforeCommand)
 	command, _, _ := strings.Cut(rest, afterCommand)

@@ -76,7 +76,8 @@ func coordinatorTable(t *testing.T, rows ...map[string]string) string {
 	return b.String() + "\n"
 }
 
-// Each number of the coordinator's table has a name that says of what it is, and rows of other settings are other figures.
+// Each number of the coordinator's table has a name that says what it measures, and rows of other
+// settings are other figures.
 func TestFiguresOfCoordinators(t *testing.T) {
 	setting := map[string]string{"SERVERS": "1", "NODES": "20", "TASKS": "100", "SYNC": "disk", "PAGES": "0", "FAILOVER MS": "-"}
 	with := func(column, value string) map[string]string {
@@ -103,7 +104,7 @@ func TestFiguresOfCoordinators(t *testing.T) {
 	}
 }
 
-// What decides with and without planning is not one figure.
+// Decisions with and without planning are different figures.
 func TestFiguresOfPlanning(t *testing.T) {
 	const planning = "NODES  PLANNING  POLICY  PLACEMENTS/S\n1  no  3dsf  10\n1  yes  3dsf  20\n"
 	if got := figures(planning); len(got) != 2 {
@@ -153,7 +154,7 @@ func TestCompare(t *testing.T) {
 	inMemory := quiet
 	inMemory.filesystem = "tmpfs"
 	other.cores, busy.load, shared.Others = 4, 9, 0.5
-	own.load, own.Others = 9, 0.01 // what loaded the machine was the benchmark
+	own.load, own.Others = 9, 0.01 // the benchmark itself loaded the machine
 	memory := measured(quiet, devTable)
 	memory.Command = "TMPDIR='/dev/shm' x"
 	changed := strings.NewReplacer("25.1 ms", "28.0 ms", "775 /s", "900 /s").Replace(devTable)

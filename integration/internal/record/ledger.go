@@ -7,7 +7,8 @@ import (
 	"os"
 )
 
-// ReadLedger returns the lines of a ledger, which is a file of JSON: none if there is no such file.
+// ReadLedger returns the lines of a ledger, a file with one line of JSON for each entry. It returns
+// none if the file does not exist.
 func ReadLedger[T any](file string) ([]T, error) {
 	text, err := os.ReadFile(file)
 	if os.IsNotExist(err) {

@@ -1,5 +1,5 @@
-// Package record writes what a benchmark measured as a Markdown page that says when,
-// where, and by which commit and command: the pages of docs/measured.
+// Package record writes the output of a benchmark as a Markdown page that names time, machine,
+// commit and command: the pages of docs/measured.
 package record
 
 import (
@@ -20,7 +20,7 @@ import (
 // Measurement is one run of a part of the benchmarks.
 type Measurement struct {
 	Part    string // name of the part, the page's title
-	Command string // that repeats it
+	Command string // command that repeats the measurement
 	At      time.Time
 	Commit  string // of the repository; ends in "-dirty" with uncommitted changes
 	Machine Machine
@@ -37,19 +37,22 @@ type Machine struct {
 	goVersion string
 	load      float64 // 1-minute load average at the end
 
-	// Others is how many processors other work had meanwhile, on average; UnknownOthers if nobody measured it.
+	// Others is the average number of processors that other work used meanwhile; UnknownOthers if
+	// it was not measured.
 	Others float64
 
 	filesystem string // of the folder for temporary files, in which most parts have their data
 }
 
-// UnknownOthers is Machine.Others where it was not measured: the load at the end is all that is known then.
+// UnknownOthers is the value of Machine.Others if it was not measured. Then only the load at the
+// end is known.
 const UnknownOthers = -1
 
-// tolerableOthers is the part of all processors that other work may have had before figures are not compared.
+// tolerableOthers is the fraction of all processors that other work may use before figures are not
+// compared.
 const tolerableOthers = 0.1
 
-// ThisMachine describes the machine that it runs on.
+// ThisMachine describes the machine on which it runs.
 func ThisMachine() (Machine, error) {
 	m := Machine{cores: runtime.NumCPU(), goVersion: runtime.Version(), Others: UnknownOthers}
 	cpu, err := os.Open("/proc/cpuinfo")
@@ -98,11 +101,11 @@ func modelName(r io.Reader) (string, error) {
 // filesystemRow is the name of the row of Machine.filesystem.
 const filesystemRow = "temporary files"
 
-// busyNote is what the pages say of a machine that had other work.
+// busyNote is the note on the pages of a machine that had other work.
 const busyNote = "the machine had other work, so compare within this page only"
 
-// busy reports whether the machine had much other work. By the load alone that is a guess: what was measured is in
-// it too, and what ended before the last minute is not.
+// busy reports whether the machine had much other work. If only the load is known, that is a guess:
+// the load includes the measured program, and excludes work that ended before the last minute.
 func (m Machine) busy() bool {
 	if m.Others == UnknownOthers {
 		return m.load > float64(m.cores)+1
@@ -110,12 +113,12 @@ func (m Machine) busy() bool {
 	return m.Others > tolerableOthers*float64(m.cores)
 }
 
-// row returns what the pages say of the machine.
+// row returns the description of the machine on the pages.
 func (m Machine) row() string {
 	return strings.ReplaceAll(fmt.Sprintf("%s, %d cores, %d MiB", m.cpu, m.cores, m.memoryMB), "|", `\|`)
 }
 
-// What stands around the command on a page.
+// The text before and after the command on a page.
 const (
 	beforeCommand = "\nWritten by `"
 	afterCommand  = "`; do not edit.\n"

@@ -124,7 +124,7 @@ func startJVM(argv []string, dir, log string) (*jvm, error) {
 	defer out.Close()
 	j := &jvm{cmd: exec.Command(argv[0], argv[1:]...), lines: make(chan string, 16), staleAnswers: 1} // the first line is "ok ready"
 	j.cmd.Dir, j.cmd.Stderr = dir, out
-	j.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // Ctrl-C is for the command alone
+	j.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // Ctrl-C is meant only for the command
 	if j.in, err = j.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
@@ -148,13 +148,13 @@ func (j *jvm) readLines(out io.Reader) {
 	}
 }
 
-// awaitReady waits until what the JVM runs is up.
+// awaitReady waits until the JVM's daemon is up.
 func (j *jvm) awaitReady(ctx context.Context, log string) error {
 	ctx, cancel := context.WithTimeout(ctx, hdfsReadyLimit)
 	defer cancel()
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	var said []string // by the JVM itself, such as a warning
+	var said []string // lines of the JVM itself, such as warnings
 	for {
 		select {
 		case line, ok := <-j.lines:

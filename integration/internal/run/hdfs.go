@@ -36,8 +36,8 @@ func (c *Config) hdfsInfo(nameNode string, dataNodes []testbed.DataNodeInfo, log
 	}
 }
 
-// startHDFS starts the NameNode in dir and returns at once; awaitReady starts the DataNodes and waits until all
-// are registered. The machines' own addresses are in the NameNode's topology too.
+// startHDFS starts the NameNode in dir and returns at once; awaitReady starts the DataNodes and
+// waits until all are registered. The machines' own addresses are in the NameNode's topology too.
 func startHDFS(c *Config, dir string, info *testbed.HDFSInfo, nodes []testbed.NodeInfo) (*hdfs, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -72,8 +72,8 @@ func startHDFS(c *Config, dir string, info *testbed.HDFSInfo, nodes []testbed.No
 	return h, h.nameNode.launch()
 }
 
-// awaitReady waits until all daemons are up. The DataNodes are started after the NameNode: one that finds it half
-// started looks again only after seconds.
+// awaitReady waits until all daemons are up. It starts the DataNodes after the NameNode, because a
+// DataNode that finds the NameNode half started retries only after seconds.
 func (h *hdfs) awaitReady(ctx context.Context) error {
 	if err := h.nameNode.awaitReady(ctx); err != nil {
 		return err
@@ -145,7 +145,7 @@ func (h *hdfs) load(ctx context.Context, r control.Request) (string, error) {
 	return h.nameNode.call(ctx, "load", r.Local, r.Remote, strconv.Itoa(r.BlockBytes), strings.Join(places, ","))
 }
 
-// pause stops the JVMs with SIGSTOP and waits until they stand still.
+// pause stops the JVMs with SIGSTOP and waits until they have stopped.
 func (h *hdfs) pause(ctx context.Context) error {
 	if err := h.signal(syscall.SIGSTOP); err != nil {
 		return err

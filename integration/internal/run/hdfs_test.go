@@ -10,7 +10,8 @@ import (
 	"github.com/drover-run/drover/integration/internal/control"
 )
 
-// A warning of the JVM before the first answer is no end, and an end says how the JVM ended.
+// A warning of the JVM before the first answer does not end the wait. If the JVM ends, the error
+// says how.
 func TestHDFSIsReadyWhenItSaysSo(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "hdfs.log")
 	if err := os.WriteFile(log, []byte("the log\n"), 0o600); err != nil {
@@ -36,7 +37,7 @@ func TestHDFSIsReadyWhenItSaysSo(t *testing.T) {
 	}
 }
 
-// A daemon that was killed refuses commands until it is started, then in a new process.
+// A daemon that was killed refuses commands until it is started, then runs in a new process.
 func TestKilledDaemonStartsAgain(t *testing.T) {
 	dir := t.TempDir()
 	d := &daemon{dir: dir, log: filepath.Join(dir, "hdfs.log"),
@@ -56,7 +57,7 @@ func TestKilledDaemonStartsAgain(t *testing.T) {
 			t.Errorf("%v: %q, %v; want %q, %v", op, got, err, want, wantErr)
 		}
 	}
-	do(control.StartDataNode, "start-datanode\t2", nil) // the JVM runs: it starts the daemon within
+	do(control.StartDataNode, "start-datanode\t2", nil) // the JVM still runs, so it starts the daemon inside
 	do(control.StopDataNode, "stop-datanode\t2", nil)
 	do(control.KillDataNode, "", nil)
 	if err := first.cmd.ProcessState; err == nil || err.String() != "signal: killed" {

@@ -34,7 +34,8 @@ func initMain() int {
 	if err := os.Setenv(envStage, "inner"); err != nil {
 		return fail("environment", err)
 	}
-	// os.StartProcess and wait4 instead of os/exec: the loop below reaps every child, and os/exec would miss its own.
+	// os.StartProcess and wait4 instead of os/exec: the loop below reaps every child, and os/exec
+	// would miss its own.
 	inner, err := os.StartProcess(self, []string{self}, &os.ProcAttr{
 		Env: os.Environ(), Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
 	})

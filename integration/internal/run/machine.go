@@ -160,8 +160,8 @@ func (m *machine) awaitAgent(ctx context.Context) error {
 	return testbed.WaitFor(ctx, time.Minute, "its agent", c.SetClock)
 }
 
-// reset cuts the machine's power and switches it on again. It keeps what it had written to its disks, not
-// what was in its memory. It returns when the machine has booted.
+// reset cuts the machine's power and switches it on again. The machine keeps the data written to
+// its disks and loses its memory. reset returns when the machine has booted.
 func (m *machine) reset(ctx context.Context) error {
 	monitor, err := qemu.OpenMonitor(ctx, filepath.Join(m.vm.Dir, m.vm.Monitor()))
 	if err != nil {
@@ -169,7 +169,7 @@ func (m *machine) reset(ctx context.Context) error {
 	}
 	defer monitor.Close()
 	for try := 1; ; try++ {
-		// What the machine said before is not to be taken for what it says now. QEMU appends to the file.
+		// The old console output must not be taken for new output. QEMU appends to the file.
 		if err := os.Truncate(m.info.Console, 0); err != nil {
 			return err
 		}
@@ -185,7 +185,7 @@ func (m *machine) reset(ctx context.Context) error {
 	}
 }
 
-// An emulated machine sometimes hangs as it boots, without a word. It boots within a minute else.
+// An emulated machine sometimes hangs silently while it boots. Otherwise it boots within a minute.
 const (
 	bootLimit = 2 * time.Minute
 	maxBoots  = 3

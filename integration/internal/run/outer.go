@@ -25,8 +25,9 @@ const stopLimit = 15 * time.Second
 // exitTestbedFailed is the exit code if the test bed itself failed, not its command.
 const exitTestbedFailed = 125
 
-// Run starts a test bed, waits for its end and returns the exit code of the command. It must be called from the main
-// goroutine of a program whose main begins with Stage. SIGINT, SIGTERM and SIGHUP end the command, then the test bed.
+// Run starts a test bed, waits for its end and returns the exit code of the command. It must be
+// called from the main goroutine of a program whose main begins with Stage. SIGINT, SIGTERM and
+// SIGHUP end the command, then the test bed.
 func Run(c *Config, root cache.Dir) (int, error) {
 	runtime.LockOSThread() // the parent death signal is sent when the thread that created the child ends
 	defer runtime.UnlockOSThread()
