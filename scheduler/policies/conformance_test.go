@@ -88,6 +88,7 @@ func TestWorldsThatFailedOnceConform(t *testing.T) {
 		"a stage of which the last action moved the task it waited with":       {"3dsf", 0x1c660af60, 2, nil},
 		"nodes reserved where nothing fits, as only a new State does not know": {"ideal", 0xd81, 10, map[string]string{"reserve": "true"}},
 		"a task after which another tenant's next one is over a cap":           {"drf", 2187, 14, map[string]string{"stop_at_first_misfit": "true"}},
+		"a waiting task that would end too late as time alone passes":          {"multifactor", 13019989627788220492, 30, nil},
 		"the demotion of a job whose first task is placed in the last pass":    {"las_mq", 0x1ae411c5b, 8, map[string]string{"reserve": "true"}},
 	} {
 		t.Run(name, func(t *testing.T) {

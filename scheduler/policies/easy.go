@@ -37,6 +37,7 @@ type easy struct {
 	misfits        []*scheduler.Stage        // stages that did not fit, in order
 	head           *scheduler.Stage          // the first misfit with an earliest start, nil for none
 	hasReservation bool                      // a task of the head, or of a misfit behind it, has its reservation for later
+	reservesNow    bool                      // a waiting task has a reservation that begins now, so the decision depends on the time
 	waiting        map[*scheduler.Stage]bool // the misfits; true: it fitted on a node but would have delayed a reservation
 }
 
@@ -94,14 +95,15 @@ func (e *easy) Name() string { return "easy" }
 // SetReasonsWanted implements scheduler.Reasoner.
 func (e *easy) SetReasonsWanted(wanted bool) { e.placer.SetReasonsWanted(wanted) }
 
-// Decide costs O(1) if nothing changed; O(visited stages + placements) while everything fits or nothing behind a misfit
-// would fit; else O(nodes + attempts + visited stages x scanned nodes).
+// Decide costs O(1) if nothing changed, unless a waiting task has a reservation that begins now; O(visited stages +
+// placements) while everything fits or nothing behind a misfit would fit; else O(nodes + attempts + visited stages x
+// scanned nodes).
 func (e *easy) Decide(s *scheduler.State, now scheduler.Time, limit int) scheduler.Decision {
 	p := &e.placer
 	if p.begin(s, now, limit) {
 		return p.idleDecision(now)
 	}
-	e.misfits, e.noRoom, e.head, e.hasReservation = e.misfits[:0], e.noRoom[:0], nil, false
+	e.misfits, e.noRoom, e.head, e.hasReservation, e.reservesNow = e.misfits[:0], e.noRoom[:0], nil, false, false
 	clear(e.waiting)
 	for j := range e.order(s, now) {
 		if p.isDone() {
@@ -123,7 +125,11 @@ func (e *easy) Decide(s *scheduler.State, now scheduler.Time, limit int) schedul
 	if e.head != nil && len(p.actions) > 0 && slices.ContainsFunc(e.misfits, overCap) {
 		p.wake = now.Add(1)
 	}
-	return p.finish(e.reason)
+	d := p.finish(e.reason)
+	if e.reservesNow {
+		p.idleAtStamp = false // a reservation that begins later may no longer fit
+	}
+	return d
 }
 
 // visit places tasks of a stage, or reserves for them, once in a cycle.
@@ -236,6 +242,7 @@ func (e *easy) reserveStage(g *scheduler.Stage) {
 			e.hasReservation = true
 			return
 		}
+		e.reservesNow = true
 	}
 }
 

@@ -56,3 +56,33 @@ func TestEasyReservesOnlyBeforeWhatMayStart(t *testing.T) {
 		t.Errorf("the next decision is requested for %v: %s", d.Wake, d.String())
 	}
 }
+
+// A task that waits for one past its bound has a reservation that begins now, as long as it would end before the
+// head starts. After that, the task behind it starts, although nothing but the time has changed.
+func TestEasyDecidesAgainWhenAWaitingTaskWouldDelayTheHead(t *testing.T) {
+	for name, params := range map[string]map[string]string{"easy": nil, "multifactor": {"calc_period": "1h"}} {
+		t.Run(name, func(t *testing.T) {
+			w := schedtest.New(t).AddNodes(1, schedtest.R(4, 16, 100)).AddTenants("a")
+			submit := func(cores float64, bound time.Duration) scheduler.JobID {
+				return w.Submit("a", 1, schedtest.R(cores, 1, 1), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = bound })
+			}
+			w.Place(scheduler.TaskID{Job: submit(2, 10*time.Second)}, 0)
+			w.Place(scheduler.TaskID{Job: submit(1, 100*time.Second)}, 0)
+			w.Start().Advance(30 * time.Second)
+			submit(4, 50*time.Second) // the head, in 70 seconds
+			submit(3, time.Minute)
+			behind := submit(1, 10*time.Second)
+			newPolicy := func() scheduler.Policy { return mustNew(t, name, params) }
+			warm := newPolicy()
+			w.Cycle(warm) // multifactor samples the use
+			if d := policytest.DecideWarmAndCold(t, w.State, warm, newPolicy, w.Now, 100); !d.Empty() {
+				t.Fatalf("the last task starts at once: %s", d.String())
+			}
+			w.Advance(11 * time.Second)
+			d := policytest.DecideWarmAndCold(t, w.State, warm, newPolicy, w.Now, 100)
+			if len(d.Actions) != 1 || d.Actions[0].Task.Job != behind {
+				t.Errorf("the last task waits: %s", d.String())
+			}
+		})
+	}
+}
