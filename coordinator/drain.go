@@ -59,8 +59,9 @@ func (e evacuations) propose(ctx context.Context, p proposer) (next time.Time, e
 	return next, nil
 }
 
-// look returns what moves tasks off nodes whose deadline has passed, and when the next look is due. The facts may be newer
-// than e: where a drain has ended, or its deadline was put off, since the loop last followed them, nothing leaves the node.
+// look returns the actions that move tasks off nodes whose deadline has passed, and when the next
+// look is due. The facts may be newer than e: if a drain has ended since, or its deadline was
+// delayed, no task leaves the node.
 func (e evacuations) look(f *facts.Facts, now time.Time) (acts []*droverv1.ActionFact, next time.Time) {
 	for id, due := range e {
 		n := f.Node(id)

@@ -133,8 +133,8 @@ func TestEvacuation(t *testing.T) {
 	}
 }
 
-// A look moves nothing off a node whose drain has ended, or whose deadline was put off, since the loop last followed the
-// facts: what it suspended for the drain would stay so, as no end of a drain comes any more.
+// A look moves no task off a node whose drain has ended, or whose deadline was delayed, since the
+// loop last followed the facts: no later end of a drain would resume the task.
 func TestEvacuationLooksAtTheNodeAsItIsNow(t *testing.T) {
 	const deadline = int64(time.Second)
 	now := time.Unix(0, deadline+int64(evacuationPause))
@@ -147,7 +147,7 @@ func TestEvacuationLooksAtTheNodeAsItIsNow(t *testing.T) {
 		"drained":                   {func(*facts.Node) {}, 1, now.Add(evacuationPause)},
 		"the drain has ended":       {func(n *facts.Node) { n.Draining, n.DrainDeadline = false, 0 }, 0, time.Time{}},
 		"the deadline was taken":    {func(n *facts.Node) { n.DrainDeadline = 0 }, 0, time.Time{}},
-		"the deadline was put off":  {func(n *facts.Node) { n.DrainDeadline = later }, 0, time.Unix(0, later)},
+		"the deadline was delayed":  {func(n *facts.Node) { n.DrainDeadline = later }, 0, time.Unix(0, later)},
 		"the node was lost":         {func(n *facts.Node) { n.Up = false }, 0, time.Time{}},
 		"the deadline is still due": {func(n *facts.Node) { n.DrainDeadline = now.UnixNano() }, 1, now.Add(evacuationPause)},
 	} {

@@ -16,12 +16,13 @@ import (
 // columnGap is the number of spaces between the columns of a table.
 const columnGap = 2
 
-// leastMessage is the least letters of the message in the last column of a list: with fewer it says nothing.
+// leastMessage is the minimum width of a message in the last column, in characters: a shorter
+// message says nothing.
 const leastMessage = 24
 
-// printList prints a table whose last column may be a message. On a terminal that is too narrow for it, the message is
-// shortened, and then optional columns are left out, the first of them first, so that each row has one line. A line says which.
-// Elsewhere, as for a program, nothing is left out.
+// printList prints a table whose last column may be a message. On a terminal that is too narrow, it
+// shortens the message down to leastMessage, then leaves out optional columns in the given order,
+// and names them in a line below. A file or a pipe gets the whole table.
 func printList(w io.Writer, header []string, rows [][]string, message bool, optional ...string) {
 	header, rows, left := fitList(terminalWidth(w), header, rows, message, optional)
 	printTable(w, header, rows)
@@ -30,8 +31,9 @@ func printList(w io.Writer, header []string, rows [][]string, message bool, opti
 	}
 }
 
-// fitList returns what of a table a terminal of this width shows, and the optional columns that it does not. A width of 0 is
-// none.
+// fitList returns the table as a terminal of this width, in characters, shows it, and the optional
+// columns that were left out. Width 0: no terminal, so the table is unchanged. It does not change its
+// arguments.
 func fitList(width int, header []string, rows [][]string, message bool, optional []string) (_ []string, _ [][]string, left []string) {
 	need := func() (n int) {
 		for i := range header {
@@ -68,7 +70,7 @@ func fitList(width int, header []string, rows [][]string, message bool, optional
 	return header, rows, left
 }
 
-// columnWidth returns the letters of a column's longest cell.
+// columnWidth returns the width of a column's longest cell, in characters.
 func columnWidth(header []string, rows [][]string, column int) int {
 	n := utf8.RuneCountInString(header[column])
 	for _, r := range rows {
@@ -85,7 +87,8 @@ func withoutColumn(header []string, rows [][]string, column int) ([]string, [][]
 	return slices.Delete(slices.Clone(header), column, column+1), out
 }
 
-// terminalWidth returns the columns of the terminal that w is, 0 if it is none or does not say.
+// terminalWidth returns the width of the terminal behind w, in characters; 0 if w is no terminal or
+// its width is unknown.
 func terminalWidth(w io.Writer) int {
 	w = rawWriter(w)
 	if o, ok := w.(*output); ok {
