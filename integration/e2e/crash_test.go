@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -24,56 +25,41 @@ func TestKilledDaemons(t *testing.T) {
 	s := newFixture(t, 14*time.Minute)
 	text := sampleText(3 << 20)
 	s.putHDFS("/e2e/crash.txt", text)
-	want := sampleCounts(text)
-	kill := map[string]func(node int){
-		"the node daemon": func(node int) {
-			if err := s.cluster.KillNode(s.ctx, node); err != nil {
-				t.Fatal(err)
-			}
-			if err := s.cluster.StartNode(s.ctx, node); err != nil {
-				t.Fatal(err)
-			}
-		},
-		"containerd": func(node int) {
-			if err := s.restartContainerd(node); err != nil {
-				t.Fatal(err)
-			}
-		},
-		"the coordinator": func(int) {
-			if err := s.cluster.KillCoordinator(); err != nil {
-				t.Fatal(err)
-			}
-			if err := s.cluster.StartCoordinator(s.ctx); err != nil {
-				t.Fatal(err)
-			}
-		},
+	const job = "crash"
+	lost := s.nodesLost()
+	s.mustRun("job", "run", "-detach", s.slowWordCount(job, "/e2e/crash.txt", 150))
+	running := s.awaitRunning(job, 0, 3)
+	for _, c := range []struct {
+		daemon string
+		kill   func(node int) error // and start it again
+	}{
+		{"the node daemon", func(node int) error {
+			return errors.Join(s.cluster.KillNode(s.ctx, node), s.cluster.StartNode(s.ctx, node))
+		}},
+		{"containerd", s.restartContainerd},
+		{"the coordinator", func(int) error {
+			return errors.Join(s.cluster.KillCoordinator(), s.cluster.StartCoordinator(s.ctx))
+		}},
+	} {
+		if state := s.jobStatus(job).Job.State; state != "JOB_STATE_RUNNING" {
+			t.Fatalf("the job is in %s before %s is killed", state, c.daemon)
+		}
+		if err := errors.Join(c.kill(int(running[0].Node[1]-'0')), s.cluster.AwaitNodes(s.ctx, len(s.testbed.Nodes))); err != nil {
+			t.Fatalf("%s was killed and started again: %v", c.daemon, err)
+		}
 	}
-	for i, who := range []string{"the node daemon", "containerd", "the coordinator"} {
-		t.Run(who, func(t *testing.T) {
-			sub := *s
-			sub.T = t
-			job := []string{"crash-node", "crash-containerd", "crash-coordinator"}[i]
-			lost := sub.nodesLost()
-			sub.mustRun("job", "run", "-detach", sub.slowWordCount(job, "/e2e/crash.txt", 300))
-			running := sub.awaitRunning(job, 0, 3)
-			kill[who](int(running[0].Node[1] - '0'))
-			if r := sub.waitJob(job); r.ExitCode != 0 {
-				t.Fatalf("the job failed:\n%s%s", r.Stdout, r.Stderr)
-			}
-			if got := sortLines(sub.readParts("/e2e/" + job)); got != want {
-				t.Errorf("result\n%s\nwant\n%s", got, want)
-			}
-			if n := sub.jobStatus(job).Stages[0].FailedAttempts; n != 0 {
-				t.Errorf("%d attempts failed: tasks did not survive", n)
-			}
-			// A daemon that comes back after its node's lease, as on a busy machine, costs its node's attempts.
-			if sub.nodesLost() == lost {
-				sub.checkSurvived(job, running)
-			}
-		})
+	if r := s.waitJob(job); r.ExitCode != 0 {
+		t.Fatalf("the job failed:\n%s%s", r.Stdout, r.Stderr)
 	}
-	if err := s.cluster.AwaitNodes(s.ctx, len(s.testbed.Nodes)); err != nil {
-		t.Error(err)
+	if got, want := sortLines(s.readParts("/e2e/"+job)), sampleCounts(text); got != want {
+		t.Errorf("result\n%s\nwant\n%s", got, want)
+	}
+	if n := s.jobStatus(job).Stages[0].FailedAttempts; n != 0 {
+		t.Errorf("%d attempts failed: tasks did not survive", n)
+	}
+	// A daemon that comes back after its node's lease, as on a busy machine, costs its node's attempts.
+	if s.nodesLost() == lost {
+		s.checkSurvived(job, running)
 	}
 }
 
