@@ -336,10 +336,10 @@ func TestMachineUsedAgain(t *testing.T) {
 const (
 	// Waits for its disk nearly all the time.
 	syncsAlways = `while :; do dd if=/dev/zero of=/task/f bs=1M count=1 conv=fsync 2>/dev/null || exit 1; echo synced; done`
-	// Uses 200 MiB again and again, and checks them.
+	// Uses 100 MiB again and again, and checks them.
 	usesAlways = `
 block = bytes(range(256)) * 16
-b = bytearray(block) * (200 << 8)
+b = bytearray(block) * (100 << 8)
 while True:
     for i in range(0, len(b), 4096):
         assert b[i + 1:i + 4096] == block[1:], i
@@ -360,7 +360,7 @@ func TestMachineDumps(t *testing.T) {
 	n := newTestNode(t, nil)
 	onContainers(t, n)
 	n.start()
-	tries := 5
+	tries := 2
 	if os.Getenv("DROVER_SOAK") != "" {
 		tries = 50
 	}
@@ -371,7 +371,7 @@ func TestMachineDumps(t *testing.T) {
 		swapping bool // its memory comes back from swap at the time
 	}{
 		{"syncs", []string{"sh", "-c", syncsAlways}, &droverv1.Resources{Cpu: 500, Memory: 64 << 20, Io: 1000_000}, false},
-		{"comes back from swap", []string{"python3", "-c", usesAlways}, &droverv1.Resources{Cpu: 1000, Memory: 256 << 20, Io: 8 << 20}, true},
+		{"comes back from swap", []string{"python3", "-c", usesAlways}, &droverv1.Resources{Cpu: 1000, Memory: 160 << 20, Io: 8 << 20}, true},
 		{"vforks", []string{"python3", "-c", vforksAlways}, &droverv1.Resources{Cpu: 500, Memory: 64 << 20, Io: 8 << 20}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -397,7 +397,7 @@ func TestMachineDumps(t *testing.T) {
 			for try := 1; try <= tries; try++ {
 				if c.swapping {
 					n.requestLevel(w, levelSwapped)
-					if s := n.awaitLevel(w, levelSwapped); s.GetSwapOccupied() < 190<<20 {
+					if s := n.awaitLevel(w, levelSwapped); s.GetSwapOccupied() < 95<<20 {
 						t.Fatalf("try %d: %d bytes are in swap", try, s.GetSwapOccupied())
 					}
 					n.requestLevel(w, levelRunning)
