@@ -8,10 +8,18 @@ unit_gc=${GOGC:-400}
 declare -A lanes # what runs beside: the process of each name
 failed=() flaky=() running= flaky_units=out/check/flaky
 
+# spend sets used to the seconds of processors that the ended commands of this shell have used.
+spend() {
+  local file=$out/times.$BASHPID
+  times >"$file"
+  used=$(awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, t, "m"); s += 60 * t[1] + t[2] } printf "%d", s }' "$file")
+  rm -f "$file"
+}
+
 # part NAME MINUTES COMMAND... runs a part, prints its results and keeps its log. One that fails is run again,
 # unless once is set: a run of random faults that violated something is a finding, whatever the next one does.
 part() {
-  local name=$1 most=$((60 * $2)) start=$SECONDS code=0 again= left took missing; shift 2
+  local name=$1 most=$((60 * $2)) start=$SECONDS code=0 again= left took missing used before; shift 2
   [ -n "${DROVER_SOAK:-}" ] && most=$budget
   left=$((budget - SECONDS))
   if [ $left -lt 60 ]; then
@@ -20,6 +28,7 @@ part() {
     return
   fi
   echo "== $name"
+  spend && before=$used
   running=$name
   timeout --foreground -k 60 $((left < most ? left : most)) "$@" >"$out/$name.log" 2>&1 || code=$?
   took=$((SECONDS - start)) left=$((budget - SECONDS))
@@ -34,7 +43,8 @@ part() {
   fi
   running=
   grep -hE '^(ok|FAIL|---|panic:|testbed: )|    --- FAIL' "$out/$name.log" | grep -vE '^--- (PASS|SKIP)' | tail -40
-  echo "   $name: exit code $code after $((SECONDS - start)) s"
+  spend
+  echo "   $name: exit code $code after $((SECONDS - start)) s, $((used - before)) s of processors"
   if [ $code -eq 0 ]; then
     [ -z "$again" ] || flaky+=("$name")
     return 0
