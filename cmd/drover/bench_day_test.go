@@ -18,7 +18,7 @@ func TestDayIsFlat(t *testing.T) {
 	case os.Getenv("DROVER_SOAK") != "":
 		jobs = dayJobs / 10
 	case testing.Short():
-		jobs, tasks, growth = 150, 4, 1 // too few for more than a leak that is seen at once, enough for samples on any machine
+		t.Skip("not proved here: that a day of short jobs leaves nothing that grows; it takes a minute, run it without -short")
 	}
 	for _, shape := range []string{dayMany, dayOne} {
 		t.Run(shape, func(t *testing.T) {
