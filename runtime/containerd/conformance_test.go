@@ -31,7 +31,7 @@ func (b *testbed) subject(t *testing.T, spec func(*testing.T, *Driver, string, .
 		Leftovers:   func(t *testing.T, id string) []string { return b.leftovers(t, d, id) },
 		StopEngine:  b.stopEngine,
 		StartEngine: func(t *testing.T) { b.startEngine(t, d) },
-		Churn:       12,
+		Churn:       8,
 		Limit:       verbLimit,
 		LogDelay:    verbLimit,
 	}

@@ -10,7 +10,7 @@ import (
 // TestOnMachine runs the tests of this package on the test bed. The measurement of
 // enforcement needs an idle machine and has its own entry.
 func TestOnMachine(t *testing.T) {
-	onmachine.Run(t, "^Test(Conformance|Image|Confinement|Command|Fork|OutOf|Run|Checkpoint|FailedDump|NeighbourWrites|What)", 18*time.Minute, "DROVER_TEST_CONTAINERD=1")
+	onmachine.Run(t, "^Test(Conformance|Image|Confinement|Command|Fork|OutOf|Run|Checkpoint|FailedDump|NeighbourWrites|What)", 30*time.Minute, "DROVER_TEST_CONTAINERD=1")
 }
 
 func TestEnforcementOnMachine(t *testing.T) {

@@ -9,5 +9,5 @@ import (
 
 // TestOnMachine runs the tests of this package on the test bed.
 func TestOnMachine(t *testing.T) {
-	onmachine.Run(t, "^Test(Conformance|SecondTask|NextTask|TasksDoNot|DaemonDies)", 18*time.Minute, bedEnv+"=1")
+	onmachine.Run(t, "^Test(Conformance|SecondTask|NextTask|TasksDoNot|DaemonDies)", 30*time.Minute, bedEnv+"=1")
 }
