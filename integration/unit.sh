@@ -11,9 +11,9 @@ rm -rf "$out" && mkdir -p "$out"
 
 # Where no goroutine starts the race detector would find nothing and make tests several times slower: see
 # integration/cmd/sequential.
-without=$(go run ./integration/cmd/sequential) && with=$(go run ./integration/cmd/sequential -others) || exit 1
-mapfile -t pure <<<"$without"
-mapfile -t others <<<"$with"
+divided=$(go run ./integration/cmd/sequential) || exit 1
+mapfile -t pure < <(sed -n 's/^plain //p' <<<"$divided")
+mapfile -t others < <(sed -n 's/^race //p' <<<"$divided")
 # What the scripts of cmd/drover run without it, though their servers have it.
 CGO_ENABLED=0 go build -o "$out/drover" ./cmd/drover || exit 1
 export DROVER_PLAIN=$PWD/$out/drover

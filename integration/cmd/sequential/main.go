@@ -1,14 +1,12 @@
-// Command sequential prints the packages whose tests start no goroutine. make check runs these
-// packages without the race detector, which would find nothing there and make them several times
-// slower. It runs all others with the detector.
+// Command sequential divides the packages of the module: it prints "plain PACKAGE" for each whose
+// tests start no goroutine, and "race PACKAGE" for all others. make check runs the former without the
+// race detector, which would find nothing there and make them several times slower.
 //
 // The tests of a package start no goroutine if no file of the package, of its tests, or of the
 // packages of this module that they import, directly or indirectly, may start one (see mayStart).
-// With -others it prints the other packages.
 package main
 
 import (
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -41,17 +39,17 @@ var startingCalls = map[string][]string{
 }
 
 func main() {
-	others := flag.Bool("others", false, "print the packages whose tests may start goroutines")
-	flag.Parse()
-	sequential, rest, err := divide(".")
+	sequential, others, err := divide(".")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sequential:", err)
 		os.Exit(1)
 	}
-	if *others {
-		sequential = rest
+	for _, p := range sequential {
+		fmt.Println("plain", p)
 	}
-	fmt.Println(strings.Join(sequential, "\n"))
+	for _, p := range others {
+		fmt.Println("race", p)
+	}
 }
 
 // source is a package of the module.
