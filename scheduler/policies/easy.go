@@ -273,16 +273,29 @@ func (e *easy) placeTaskExcept(g *scheduler.Stage, need *timeline.Need, duration
 		if slices.Contains(excluded, n) {
 			continue
 		}
-		spot, ok := e.profile.EarliestOn(int32(n), p.now, duration, p.now.Add(1), need)
-		if !ok || !fitsOnDisk(p.s.Node(n), spot.Disk, g) {
-			continue
+		if spot, ok := e.spotWithoutDelay(g, n, need, duration); ok {
+			e.reserve(spot, duration, need)
+			p.place(g, n, spot.Disk)
+			return true
 		}
-		spot.At = p.now
-		e.reserve(spot, duration, need)
-		p.place(g, n, spot.Disk)
-		return true
 	}
 	return false
+}
+
+// spotWithoutDelay returns the first disk of a node on which a task both fits now and delays no reservation. A disk
+// that the profile has free may still be occupied, by a task past its bound: the next disk may be free in both.
+func (e *easy) spotWithoutDelay(g *scheduler.Stage, n scheduler.NodeID, need *timeline.Need, duration time.Duration) (spot timeline.Spot, ok bool) {
+	now, node := e.placer.now, e.placer.s.Node(n)
+	for i := range max(1, len(node.Disks)) {
+		disk := int16(min(i, len(node.Disks)-1)) // -1 if there is none
+		if !fitsOnDisk(node, disk, g) {
+			continue
+		}
+		if spot, ok = e.profile.EarliestAt(int32(n), disk, now, duration, now.Add(1), need); ok {
+			return spot, true
+		}
+	}
+	return spot, false
 }
 
 // taskBound returns a task's assumed maximum run time: its job's bound, else its estimate, else a default.

@@ -86,3 +86,27 @@ func TestEasyDecidesAgainWhenAWaitingTaskWouldDelayTheHead(t *testing.T) {
 		})
 	}
 }
+
+// A task behind the head starts on the second disk of a node, although the first has free capacity as soon as a
+// task past its bound ends. It waited, and started when another task made the first disk too full for it.
+func TestEasyTriesEachDiskBehindTheHead(t *testing.T) {
+	w := schedtest.New(t).AddTenants("a")
+	node := schedtest.NodeSpec(0, "/r1", schedtest.R(4, 16, 200))
+	node.Disks = []scheduler.Disk{{Name: "sda", IO: 100 * schedtest.MiB, Space: schedtest.GiB}, {Name: "sdb", IO: 100 * schedtest.MiB, Space: schedtest.GiB}}
+	if err := w.State.Events().AddNode(node); err != nil {
+		t.Fatal(err)
+	}
+	submit := func(cores, io float64, bound time.Duration) scheduler.JobID {
+		return w.Submit("a", 1, schedtest.R(cores, 1, io), func(j *scheduler.JobSpec, _ *scheduler.StageSpec) { j.Bound = bound })
+	}
+	w.Place(scheduler.TaskID{Job: submit(1, 60, 10*time.Second)}, 0) // on the first disk
+	w.Place(scheduler.TaskID{Job: submit(1, 0, 100*time.Second)}, 0)
+	w.Start().Advance(30 * time.Second)
+	submit(4, 0, time.Minute) // the head, in 70 seconds
+	behind := submit(1, 60, 20*time.Second)
+	newPolicy := func() scheduler.Policy { return mustNew(t, "easy", nil) }
+	d := policytest.Round(t, w.State, newPolicy(), newPolicy, w.Now, 100)
+	if len(d.Actions) != 1 || d.Actions[0].Task.Job != behind || d.Actions[0].Disk != 1 {
+		t.Errorf("it does not start on the second disk:\n%s", d.String())
+	}
+}
