@@ -47,7 +47,8 @@ type Query struct {
 	// sample, and every stopEvery ends within a sample.
 	Stop func() bool
 
-	maxEnds int // ends of tasks after which a sample stops; 0 for no limit
+	maxEnds int  // ends of tasks after which a sample stops; 0 for no limit
+	exact   bool // nothing is drawn: run times are as predicted, and a task that has run longer runs as long again
 }
 
 // Quote is the distribution of the times at which the job starts and ends.
@@ -158,14 +159,14 @@ type Expected struct {
 	Ends   map[scheduler.JobID]scheduler.Time
 }
 
-// Expect simulates the cluster once, with run times as predicted. Of q it uses only UnknownRunTime, NoDeadlineLane,
-// Preempt and Stop. The simulation ends after at most limit ends of tasks (0 for no limit); later times are left
+// Expect simulates the cluster once, with run times as predicted; a task that has run longer than predicted is expected
+// to run as long again. Of q it uses only UnknownRunTime, NoDeadlineLane, Preempt and Stop. The simulation ends after at most limit ends of tasks (0 for no limit); later times are left
 // out. It returns errQuote for more than maxTasks waiting tasks, and if Query.Stop returns true.
 func (p *Forecaster) Expect(s *scheduler.State, q Query, now scheduler.Time, limit int) (Expected, error) {
 	if err := checkSize(s, nil); err != nil {
 		return Expected{}, err
 	}
-	q.Stages, q.Errors, q.maxEnds = nil, withoutErrors, limit
+	q.Stages, q.Errors, q.maxEnds, q.exact = nil, withoutErrors, limit, true
 	if _, err := p.simulate(s, &q, now, rand.New(rand.NewPCG(0, 0))); err != nil {
 		return Expected{}, err
 	}

@@ -285,7 +285,11 @@ func (p *Forecaster) remaining(a *scheduler.Attempt, g *stageState) time.Duratio
 			return d - ran
 		}
 	}
-	return scaleDuration(ran, p.random.Float64()) // it has run longer than any recorded error allows
+	// It has run longer than any recorded error allows.
+	if p.query.exact {
+		return ran
+	}
+	return scaleDuration(ran, p.random.Float64())
 }
 
 func (p *Forecaster) newJob(spec *scheduler.JobSpec, deadline bool) *jobState {
