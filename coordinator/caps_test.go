@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -120,7 +121,9 @@ func TestNoExpectedStartOfWhatCannotStart(t *testing.T) {
 	b := newTestCluster(t, nil)
 	b.addNode(coordtest.Info("n1"), coordtest.Hang)
 	b.waitForNodes()
-	b.submit(groupJob("full", 8))
+	full := groupJob("full", 8)
+	full.RuntimeBound = jobspec.Duration(time.Minute)
+	b.submit(full)
 	b.waitUntil("the node is full", func() bool { return b.job("full").Job.TasksRunning == 8 })
 	b.submit(groupJob("waits", 1))
 	b.waitUntil("an expected start is shown", func() bool { return b.job("waits").Job.ExpectedStartMs > 0 })

@@ -16,6 +16,7 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/jobspec"
+	"github.com/drover-run/drover/scheduler/estimate"
 	"github.com/drover-run/drover/scheduler/policies"
 )
 
@@ -408,7 +409,9 @@ func TestWaitingJobHasReasonAndExpectedStart(t *testing.T) {
 	n.SetBehaviour(coordtest.Hang)
 	b.submit(groupJob("job", 8))
 	b.waitUntil("the node is full", func() bool { return b.job("job").Job.TasksRunning == 8 })
-	b.submit(groupJob("waits", 1))
+	waits := groupJob("waits", 1)
+	waits.RuntimeBound = jobspec.Duration(time.Minute) // without it, its end would not be known
+	b.submit(waits)
 	b.waitUntil("it says why and when", func() bool {
 		got := b.job("waits")
 		return got.Stages[0].Waiting != "" && got.Stages[0].ExpectedStartMs > 0 && got.Job.ExpectedStartMs == got.Stages[0].ExpectedStartMs
@@ -421,6 +424,40 @@ func TestWaitingJobHasReasonAndExpectedStart(t *testing.T) {
 		waits, runs := res.Msg.Jobs[0], res.Msg.Jobs[1]
 		return waits.ExpectedStartMs > 0 && waits.ExpectedEndMs > waits.ExpectedStartMs && runs.ExpectedStartMs == 0 && runs.ExpectedEndMs > 0
 	})
+}
+
+// TestNoTimeIsExpectedByGuesses: nobody knows when tasks end that run for the first time. The guess of a minute is reason to warn
+// of a deadline, which also shows that the times were computed.
+func TestNoTimeIsExpectedByGuesses(t *testing.T) {
+	b := newTestCluster(t, func(c *Config) { c.Scheduler = "3dsf" })
+	info := coordtest.Info("n1")
+	info.Levels = []droverv1.Level{droverv1.Level_LEVEL_RUNNING} // nothing gives way
+	b.addNode(info, coordtest.Hang)
+	b.waitForNodes()
+	b.submit(groupJob("new", 8))
+	b.waitUntil("the node is full", func() bool { return b.job("new").Job.TasksRunning == 8 })
+	b.submit(withDeadline(groupJob("waits", 1), 100*time.Second, jobspec.OnMissContinue))
+	b.waitUntil("its deadline is at risk", func() bool { return b.job("waits").Job.DeadlineState == deadlineAtRisk })
+	if got := b.job("waits"); got.Stages[0].Waiting == "" || got.Stages[0].ExpectedStartMs != 0 || got.Job.ExpectedStartMs != 0 || got.Job.ExpectedEndMs != 0 {
+		t.Errorf("times are expected: %v, %v", got.Job, got.Stages[0])
+	}
+	if got := b.job("new").Job; got.ExpectedEndMs != 0 {
+		t.Errorf("an end is expected: %v", got)
+	}
+	res, err := b.client.GetSchedule(b.ctx, connect.NewRequest(&droverv1.GetScheduleRequest{}))
+	if err != nil || len(res.Msg.Attempts) != 8 || res.Msg.Attempts[0].EndMs != 0 || res.Msg.Waiting[0].ExpectedStartMs != 0 {
+		t.Errorf("%v, %v", res, err)
+	}
+}
+
+func TestGuesses(t *testing.T) {
+	for source, want := range map[estimate.Source]bool{
+		0: true, estimate.None: true, estimate.Tenant: true, estimate.RuntimeBound: false, estimate.History: false, estimate.Model: false, estimate.OwnTasks: false,
+	} {
+		if got := isGuess(source); got != want {
+			t.Errorf("%d: %v", source, got)
+		}
+	}
 }
 
 // TestNoEndIsExpectedOfWhatAUserSuspended: no scheduler resumes such a task, so nobody knows when its job ends.

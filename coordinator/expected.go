@@ -9,11 +9,12 @@ import (
 	"github.com/drover-run/drover/coordinator/facts"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/deadline/forecast"
+	"github.com/drover-run/drover/scheduler/estimate"
 	"github.com/drover-run/drover/scheduler/obstacle"
 )
 
 // expected returns when pending stages are expected to start and live jobs to end, simulated with
-// predicted run times. The result is cached for expectedPause, or for expectedFactor times the time
+// predicted run times; see isGuess for what is left out. The result is cached for expectedPause, or for expectedFactor times the time
 // the simulation took, whichever is longer. While another call computes it, or if too much is
 // pending, expected returns the last result.
 func (s *clientService) expected(ctx context.Context) forecast.Expected {
@@ -38,8 +39,10 @@ func (s *clientService) expected(ctx context.Context) forecast.Expected {
 	defer done()
 	began := s.core.now()
 	var state *scheduler.State
-	question := forecast.Query{UnknownRunTime: s.core.predictor.unknownRunTime()}
+	sources := map[scheduler.StageID]estimate.Source{}
+	question := forecast.Query{UnknownRunTime: s.core.predictor.unknownRunTime(), Guessed: func(id scheduler.StageID) bool { return isGuess(sources[id]) }}
 	s.core.view(func(f *facts.Facts) {
+		addEstimateSources(f, sources)
 		p := s.core.newProjection(s.core.locations.resolve)
 		if err = p.rebuild(f); err == nil {
 			state = p.state
@@ -60,6 +63,12 @@ func (s *clientService) expected(ctx context.Context) forecast.Expected {
 	}
 	now := s.core.now()
 	return q.setExpected(found, obstacles, now.Add(max(expectedPause, expectedFactor*now.Sub(began))))
+}
+
+// isGuess reports whether a prediction of this source is no basis for an expected time: nothing like the stage has
+// run, only other tasks of its tenant or none. A task of ten minutes would be expected to end as soon as the others did.
+func isGuess(s estimate.Source) bool {
+	return s != estimate.RuntimeBound && s <= estimate.Tenant // 0 is a stage without a prediction yet
 }
 
 // setExpected stores a result and when it is due again, and returns the result in force. A nil
@@ -103,7 +112,8 @@ func (v *jobView) expectedOfJob(f *facts.Facts, expected forecast.Expected, out 
 	}
 	if !waitsForUser(f, j) {
 		out.ExpectedEndMs = expectedJobEnd(expected, out.Job, now)
-		if d := f.Deadlines(); out.DeadlineState == deadlineOnTrack && unixMillis(expected.Ends[scheduler.JobID(out.Job)]) > out.DeadlineMs &&
+		// Also a guess is reason enough to warn.
+		if d := f.Deadlines(); out.DeadlineState == deadlineOnTrack && unixMillis(expected.GuessedEnds[scheduler.JobID(out.Job)]) > out.DeadlineMs &&
 			(d.LatestDeparture(j) == 0 || d.GuaranteeViolated(j) != "") { // a guarantee holds, whatever is expected without it
 			out.DeadlineState = deadlineAtRisk
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/drover-run/drover/internal/fault"
 	"github.com/drover-run/drover/scheduler"
 	"github.com/drover-run/drover/scheduler/deadline/forecast"
+	"github.com/drover-run/drover/scheduler/estimate"
 )
 
 // Limits of a schedule.
@@ -240,22 +241,25 @@ func (b *scheduleBuilder) attempt(j *facts.Job, k facts.Key, a *facts.Attempt) *
 func openGap(gaps []*droverv1.ScheduleGap) bool { return len(gaps) > 0 && gaps[len(gaps)-1].ToMs == 0 }
 
 // expectedEnd returns when an active attempt is expected to end, Unix ms, 0 if unknown: by its
-// progress if it has some, otherwise by the predicted run time. An attempt that is overdue is
-// expected to end soon.
+// progress if it has some, otherwise by the predicted run time if that is no guess. An attempt that is
+// overdue is expected to run as long again, as the expected starts have it.
 func (b *scheduleBuilder) expectedEnd(st *facts.Stage, a *facts.Attempt, seen *droverv1.SeenAttempt) int64 {
 	now := b.now.UnixMilli()
 	ran := seen.GetRunningMs()
 	if p := seen.GetProgress(); p >= leastProgress && p < 1 && ran > 0 {
 		return now + int64(float64(ran)*(1-p)/p)
 	}
-	estimate := cmp.Or(a.EstimateNS, st.EstimateNS) / 1e6
-	if estimate == 0 {
+	runTime := cmp.Or(a.EstimateNS, st.EstimateNS) / 1e6
+	switch {
+	case runTime == 0 || isGuess(estimate.ParseSource(st.EstimateSource)):
 		return 0
+	case ran >= runTime:
+		return now + ran
+	case ran > 0:
+		return now + max(runTime-ran, 1000)
+	default:
+		return max(a.Placed/1e6+runTime, now+1000)
 	}
-	if left := estimate - ran; ran > 0 {
-		return now + max(left, 1000)
-	}
-	return max(a.Placed/1e6+estimate, now+1000)
 }
 
 // addWaiting adds the stages of a readable job that have waiting tasks.

@@ -39,6 +39,8 @@ type Query struct {
 	// prediction.
 	Errors         ErrorModel
 	UnknownRunTime time.Duration
+	// Guessed reports whether the prediction for a stage is a guess, on which Expect bases no time; nil means that none is.
+	Guessed func(scheduler.StageID) bool
 	// NoDeadlineLane makes all jobs regular, for schedulers that ignore deadlines.
 	NoDeadlineLane bool
 	// Preempt lets deadline jobs preempt regular tasks on nodes that can suspend them.
@@ -47,8 +49,9 @@ type Query struct {
 	// sample, and every stopEvery ends within a sample.
 	Stop func() bool
 
-	maxEnds int  // ends of tasks after which a sample stops; 0 for no limit
-	exact   bool // nothing is drawn: run times are as predicted, and a task that has run longer runs as long again
+	maxEnds   int  // ends of tasks after which a sample stops; 0 for no limit
+	exact     bool // nothing is drawn: run times are as predicted, and a task that has run longer runs as long again
+	knownOnly bool // a task whose prediction is a guess ends with its bound; without one, at an unknown time
 }
 
 // Quote is the distribution of the times at which the job starts and ends.
@@ -153,35 +156,73 @@ func withoutErrors(scheduler.StageID) (stage, task Residual) {
 	return exact, exact
 }
 
-// Expected is the expected starts of waiting tasks and ends of jobs. Unknown times are left out.
+// Expected is the expected starts of waiting tasks and ends of jobs. Unknown times are left out, and with them all that
+// depends on the end of a task whose run time is only guessed.
 type Expected struct {
 	Starts map[scheduler.StageID]scheduler.Time // of the next waiting task
 	Ends   map[scheduler.JobID]scheduler.Time
+	// GuessedEnds is Ends as the guesses have it, for warnings.
+	GuessedEnds map[scheduler.JobID]scheduler.Time
 }
 
-// Expect simulates the cluster once, with run times as predicted; a task that has run longer than predicted is expected
-// to run as long again. Of q it uses only UnknownRunTime, NoDeadlineLane, Preempt and Stop. The simulation ends after at most limit ends of tasks (0 for no limit); later times are left
-// out. It returns errQuote for more than maxTasks waiting tasks, and if Query.Stop returns true.
+// Expect simulates the cluster with run times as predicted; a task that has run longer than predicted is expected to
+// run as long again. It simulates once, and if a prediction is a guess once more, with unknown ends in its place: so a
+// start that does not wait for such a task is known nevertheless. Of q it uses only UnknownRunTime, Guessed,
+// NoDeadlineLane, Preempt and Stop. A simulation ends after at most limit ends of tasks (0 for no limit); later times
+// are left out. It returns errQuote for more than maxTasks waiting tasks, and if Query.Stop returns true.
 func (p *Forecaster) Expect(s *scheduler.State, q Query, now scheduler.Time, limit int) (Expected, error) {
 	if err := checkSize(s, nil); err != nil {
 		return Expected{}, err
 	}
 	q.Stages, q.Errors, q.maxEnds, q.exact = nil, withoutErrors, limit, true
-	if _, err := p.simulate(s, &q, now, rand.New(rand.NewPCG(0, 0))); err != nil {
+	nothingDrawn := rand.New(rand.NewPCG(0, 0))
+	if _, err := p.simulate(s, &q, now, nothingDrawn); err != nil {
 		return Expected{}, err
 	}
-	out := Expected{Starts: map[scheduler.StageID]scheduler.Time{}, Ends: map[scheduler.JobID]scheduler.Time{}}
-	for _, w := range p.jobs {
-		if w.ended < scheduler.Never {
-			out.Ends[w.spec.ID] = w.ended
-		}
+	out := Expected{Starts: expectedStarts(p.jobs), Ends: expectedEnds(p.jobs)}
+	out.GuessedEnds = out.Ends
+	if q.Guessed == nil || !hasGuesses(p.jobs, q.Guessed) {
+		return out, nil
+	}
+	q.knownOnly = true
+	if _, err := p.simulate(s, &q, now, nothingDrawn); err != nil {
+		return Expected{}, err
+	}
+	out.Starts, out.Ends = expectedStarts(p.jobs), expectedEnds(p.jobs)
+	return out, nil
+}
+
+// hasGuesses reports whether the run time of a stage of a sample was a guess.
+func hasGuesses(jobs []*jobState, guessed func(scheduler.StageID) bool) bool {
+	return slices.ContainsFunc(jobs, func(w *jobState) bool {
+		return slices.ContainsFunc(w.stages, func(g stageState) bool {
+			return guessed(scheduler.StageID{Job: w.spec.ID, Stage: g.index})
+		})
+	})
+}
+
+// expectedStarts returns when the next waiting task of each stage started in a sample.
+func expectedStarts(jobs []*jobState) map[scheduler.StageID]scheduler.Time {
+	out := map[scheduler.StageID]scheduler.Time{}
+	for _, w := range jobs {
 		for i := range w.stages {
 			if at := w.stages[i].started; at < scheduler.Never {
-				out.Starts[scheduler.StageID{Job: w.spec.ID, Stage: int32(i)}] = at
+				out[scheduler.StageID{Job: w.spec.ID, Stage: int32(i)}] = at
 			}
 		}
 	}
-	return out, nil
+	return out
+}
+
+// expectedEnds returns when each job ended in a sample.
+func expectedEnds(jobs []*jobState) map[scheduler.JobID]scheduler.Time {
+	out := map[scheduler.JobID]scheduler.Time{}
+	for _, w := range jobs {
+		if w.ended < scheduler.Never {
+			out[w.spec.ID] = w.ended
+		}
+	}
+	return out
 }
 
 // Limits of the search for a deadline. It makes about ten quotes, most of few samples.

@@ -76,6 +76,7 @@ type stageState struct {
 	leastTail  time.Duration  // the same with deadline.LeastRunTime
 	started    scheduler.Time // start of the first waiting task, Never before that
 	taskError  Residual
+	guessed    bool // its run time is unknown, but for a bound
 }
 
 // taskState is a task that runs or is suspended.
@@ -100,8 +101,8 @@ var byEnd = heaps.Order[*taskState]{Less: func(a, b *taskState) bool {
 // stopEvery is the number of ends of tasks between calls of Query.Stop.
 const stopEvery = 1024
 
-// simulate runs one sample and returns the new job when it has ended. It stops earlier if no event is left or
-// after Query.maxEnds ends. Without a new job it returns nil. It returns errStopped if Query.Stop returns true.
+// simulate runs one sample and returns the new job when it has ended. It stops earlier if no event is left, if the
+// next one is at an unknown time, or after Query.maxEnds ends. Without a new job it returns nil. It returns errStopped if Query.Stop returns true.
 func (p *Forecaster) simulate(s *scheduler.State, q *Query, now scheduler.Time, r *rand.Rand) (*jobState, error) {
 	p.state, p.query, p.now, p.random = s, q, now, r
 	mine := p.copyState()
@@ -114,7 +115,7 @@ func (p *Forecaster) simulate(s *scheduler.State, q *Query, now scheduler.Time, 
 			mine.ended = p.now // also for a job without tasks
 			return mine, nil
 		}
-		if len(p.queue) == 0 || (q.maxEnds > 0 && ends > q.maxEnds) {
+		if len(p.queue) == 0 || p.queue[0].endsAt == scheduler.Never || (q.maxEnds > 0 && ends > q.maxEnds) {
 			return mine, nil
 		}
 		for p.now = p.queue[0].endsAt; len(p.queue) > 0 && p.queue[0].endsAt == p.now; {
@@ -156,7 +157,7 @@ func (p *Forecaster) copyState() *jobState {
 		mine = p.newJob(&p.query.Job, p.query.Job.Deadline > 0)
 		for i := range p.query.Stages {
 			g := &p.query.Stages[i]
-			mine.stages = append(mine.stages, p.newStage(g, mine.spec.ID, i))
+			mine.stages = append(mine.stages, p.newStage(g, mine.spec, i))
 			mine.stages[i].waiting = g.Tasks
 			mine.tasksLeft += g.Tasks
 		}
@@ -212,7 +213,7 @@ func (p *Forecaster) copyJob(j *scheduler.Job) *jobState {
 	}
 	w.used = j.Used
 	for i, g := range j.Stages {
-		w.stages = append(w.stages, p.newStage(&g.Spec, j.Spec.ID, i))
+		w.stages = append(w.stages, p.newStage(&g.Spec, &j.Spec, i))
 		w.stages[i].waiting, w.stages[i].live, w.stages[i].done = g.Pending, g.Running+g.Suspended, g.Done+g.Failed
 		w.tasksLeft += g.Pending + g.Suspended + g.Running
 	}
@@ -275,9 +276,12 @@ func (p *Forecaster) staysSuspended(a *scheduler.Attempt) bool {
 // remaining draws the remaining run time of an attempt: its predicted total run time times a factor
 // that is consistent with its run time so far.
 func (p *Forecaster) remaining(a *scheduler.Attempt, g *stageState) time.Duration {
+	if g.runTime == unknownRunTime {
+		return unknownRunTime
+	}
 	ran := a.RanFor(p.now)
 	whole := g.runTime
-	if end, known := locality.PredictedEnd(p.state, a); known && g.spec.Estimate > 0 && a.Level == scheduler.LevelRunning {
+	if end, known := locality.PredictedEnd(p.state, a); known && g.spec.Estimate > 0 && !g.guessed && a.Level == scheduler.LevelRunning {
 		whole = scaleDuration(end.Sub(p.now)+ran, float64(g.runTime)/float64(g.spec.Estimate))
 	}
 	for range 8 {
@@ -303,11 +307,28 @@ func (p *Forecaster) newJob(spec *scheduler.JobSpec, deadline bool) *jobState {
 	return w
 }
 
+// unknownRunTime is the run time of a task that ends at an unknown time: after all others.
+const unknownRunTime = time.Duration(math.MaxInt64)
+
 // newStage returns a stage of a sample; it draws the error that the stage's tasks share.
-func (p *Forecaster) newStage(g *scheduler.StageSpec, job scheduler.JobID, i int) stageState {
-	stage, task := p.query.Errors(scheduler.StageID{Job: job, Stage: int32(i)})
-	run := cmp.Or(g.Estimate, p.query.UnknownRunTime)
-	return stageState{index: int32(i), spec: g, runTime: scaleDuration(run, stage(p.random.Float64())), taskError: task, started: scheduler.Never}
+func (p *Forecaster) newStage(g *scheduler.StageSpec, job *scheduler.JobSpec, i int) stageState {
+	id := scheduler.StageID{Job: job.ID, Stage: int32(i)}
+	stage, task := p.query.Errors(id)
+	out := stageState{index: int32(i), spec: g, taskError: task, started: scheduler.Never}
+	if p.query.knownOnly && p.query.Guessed(id) {
+		out.guessed, out.runTime = true, cmp.Or(job.Bound, unknownRunTime) // what exceeds the bound is killed
+		return out
+	}
+	out.runTime = scaleDuration(cmp.Or(g.Estimate, p.query.UnknownRunTime), stage(p.random.Float64()))
+	return out
+}
+
+// drawRunTime draws the run time of one of the stage's tasks.
+func (g *stageState) drawRunTime(r *rand.Rand) time.Duration {
+	if g.runTime == unknownRunTime {
+		return unknownRunTime
+	}
+	return scaleDuration(g.runTime, g.taskError(r.Float64()))
 }
 
 func (p *Forecaster) schedule(x *taskState, d time.Duration) {
@@ -495,5 +516,5 @@ func (p *Forecaster) start(x *taskState, most time.Duration) {
 	p.charge(x.job, x.demand)
 	g.live++
 	g.started, x.job.started = min(g.started, p.now), min(x.job.started, p.now)
-	p.schedule(x, min(most, scaleDuration(g.runTime, g.taskError(p.random.Float64()))))
+	p.schedule(x, min(most, g.drawRunTime(p.random)))
 }
