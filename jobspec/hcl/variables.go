@@ -230,7 +230,7 @@ func parseValue(text string) cty.Value {
 
 // evaluate returns the value of an attribute, or adds why it has none.
 func (d *decoder) evaluate(a *hcl.Attribute) (v cty.Value, ok bool) {
-	if d.hasValue(d.at.originalRange(a.Expr.Range())) || !d.checkVariables(a.Expr) {
+	if d.hasValue(d.at.originalRange(a.Expr.Range())) || !d.checkVariables(a.Expr) || d.noVariables != "" && !d.checkLiteral(a.Expr) {
 		return v, false
 	}
 	v, diags := a.Expr.Value(d.context)
@@ -246,6 +246,20 @@ func (d *decoder) evaluate(a *hcl.Attribute) (v cty.Value, ok bool) {
 		return v, false
 	}
 	return v, v.IsWhollyKnown() // otherwise that of a variable is wrong, which was said
+}
+
+// checkLiteral reports whether the value of a variable is written out, and adds the calculation that it is otherwise: a day
+// without quotes, such as 2026-11-29, would be the number 1986.
+func (d *decoder) checkLiteral(e hcl.Expression) bool {
+	before := len(d.diags)
+	_ = hclsyntax.VisitAll(e.(hclsyntax.Expression), func(n hclsyntax.Node) hcl.Diagnostics {
+		if _, ok := n.(*hclsyntax.BinaryOpExpr); ok && len(d.diags) == before {
+			r := d.at.originalRange(n.Range())
+			d.addError(n.Range(), clipped(string(d.at.src[r.Start.Byte:r.End.Byte]))+" is a calculation", "put text in quotes, or write the number itself")
+		}
+		return nil
+	})
+	return len(d.diags) == before
 }
 
 // checkVariables reports whether an expression has no other variables than the file declares, and adds what is wrong. It

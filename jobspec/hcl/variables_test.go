@@ -86,6 +86,7 @@ func TestVariablesThatAreWrong(t *testing.T) {
 		"a number that is none": {`variable "n" { default = 1 }`, `command = ["echo", 3, var.n]`, nil, []string{`j.hcl:4:15`, `each element must be text`}},
 		"in a label":            {`variable "n" { default = "a" }`, "command = [\"true\"]\n    file \"${var.n}\" { source = \"x\" }", nil, []string{`j.hcl:5:11`, `a name holds no variable`, `-name`}},
 		"more than a variable":  {`variable "n" { default = 1 }`, `command = ["echo", "${var.n + 1}"]`, nil, []string{`j.hcl:4:25`, `${var.NAME}`, `$${`}},
+		"a calculation":         {`variable "day" { default = 2026-11-29 }`, `command = ["echo", var.day]`, nil, []string{`j.hcl:1:28`, `2026-11-29 is a calculation`, `put text in quotes`}},
 		"an environment":        {`variable "n" { default = 1 }`, `command = ["echo", env.HOME]`, nil, []string{`j.hcl:4:24`, `env.HOME`, `var.NAME`}},
 		"inside the job":        {``, "command = [\"true\"]\n  variable \"n\" { default = 1 }", nil, []string{`j.hcl:5:3`, `beside the job`}},
 	} {
@@ -126,6 +127,8 @@ func TestReadValues(t *testing.T) {
 		"day = today\n":             "put text in quotes",
 		"day = \"${x}\"\n":          "p.vars:1:8",
 		"day = null\n":              "has no value",
+		"day = 2026-11-30\n":        "2026-11-30 is a calculation",
+		"days = [\"a\", 2026-1]\n":  "2026-1 is a calculation",
 		"job \"j\" {}\n":            "NAME = VALUE",
 		"a = 1\na = 2\n":            "p.vars:2:1",
 		"n = 1e9999999\n":           "a number is too long",
