@@ -85,16 +85,26 @@ func meaningOf(name string, isBlock bool, fields map[string]attrReader, blocks m
 	if near := jobspec.Suggest(name, slices.Sorted(maps.Keys(elsewhere))); near != "" {
 		return meaning{fmt.Sprintf("Did you mean %q? %s", near, elsewhere[near]), "", near, isBlock}
 	}
+	if isBlock && len(blocks) == 0 {
+		return meaning{"There are no blocks here.", "", "", isBlock}
+	}
 	if isBlock {
 		fields = nil
 	}
 	return meaning{"Expected are: " + listNames(fields, blocks) + ".", "", "", isBlock}
 }
 
-// cureExpression says what to write instead of a function.
-func cureExpression(g *hcl.Diagnostic) {
-	if g.Summary == "Function calls not allowed" {
+// cureExpression says what to write instead of a function, and instead of a list inside a text. uses says what the variables
+// of the expression are.
+func cureExpression(g *hcl.Diagnostic, uses string) {
+	switch g.Summary {
+	case "Function calls not allowed":
 		g.Detail = "Job files have no functions. Write the value itself."
+	case "Invalid template interpolation value":
+		g.Detail = "Only text, a number, true or false can stand inside a text"
+		if uses != "" {
+			g.Detail += "; " + uses
+		}
 	}
 }
 

@@ -145,7 +145,7 @@ func ofKind(v cty.Value, kind string) (cty.Value, bool) {
 		return v, false
 	case isPrimitive:
 		c, err := convert.Convert(v, to)
-		return c, err == nil && t.IsPrimitiveType()
+		return c, err == nil && t.IsPrimitiveType() && !isInfinite(c)
 	case kind == "list(string)" && !t.IsTupleType(), kind == "map(string)" && !t.IsObjectType():
 		return v, false
 	}
@@ -155,6 +155,11 @@ func ofKind(v cty.Value, kind string) (cty.Value, bool) {
 		}
 	}
 	return v, true
+}
+
+// isInfinite reports whether a value is an infinite number: the library reads "Inf" as one, and divides by zero.
+func isInfinite(v cty.Value) bool {
+	return v.Type() == cty.Number && v.IsKnown() && !v.IsNull() && v.AsBigFloat().IsInf()
 }
 
 // assignAll gives the variables their values. Of several for one name the last counts.
@@ -235,7 +240,7 @@ func (d *decoder) evaluate(a *hcl.Attribute) (v cty.Value, ok bool) {
 	}
 	v, diags := a.Expr.Value(d.context)
 	for _, g := range diags {
-		cureExpression(g)
+		cureExpression(g, d.uses[a.Expr.Range()])
 	}
 	d.diags = append(d.diags, diags...)
 	switch {
@@ -277,6 +282,8 @@ func (d *decoder) checkVariables(e hcl.Expression) bool {
 			}
 		}
 		switch v := d.variables[name]; {
+		case name == "" && d.noVariables != "":
+			d.addError(r, clipped(string(d.at.src[original.Start.Byte:original.End.Byte]))+" is no value", "put text in quotes")
 		case name == "":
 			d.addError(r, fmt.Sprintf("%s is neither a value nor a variable", clipped(string(d.at.src[original.Start.Byte:original.End.Byte]))),
 				"put text in quotes; a variable that the file declares is var.NAME; for a ${NAME} that the task's shell is to read write $${NAME} in the text")
@@ -373,7 +380,7 @@ func (v attrValue) as(t cty.Type) attrValue {
 // asText returns what a variable's number or bool is as a text, and any other value as it is. A number that is written where a
 // text belongs remains one: it may be meant for another place.
 func asText(v cty.Value, e hcl.Expression) cty.Value {
-	if e == nil || len(e.Variables()) == 0 || v.IsNull() || !v.Type().IsPrimitiveType() {
+	if e == nil || len(e.Variables()) == 0 || v.IsNull() || !v.Type().IsPrimitiveType() || isInfinite(v) {
 		return v
 	}
 	if c, err := convert.Convert(v, cty.String); err == nil {

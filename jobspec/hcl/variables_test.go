@@ -3,6 +3,12 @@ package hcl
 import (
 	"strings"
 	"testing"
+	"unicode/utf8"
+
+	"github.com/zclconf/go-cty/cty"
+
+	"github.com/drover-run/drover/internal/fuzztest"
+	"github.com/drover-run/drover/jobspec"
 )
 
 // variableFile is a job file whose one stage has %s.
@@ -87,6 +93,10 @@ func TestVariablesThatAreWrong(t *testing.T) {
 		"in a label":            {`variable "n" { default = "a" }`, "command = [\"true\"]\n    file \"${var.n}\" { source = \"x\" }", nil, []string{`j.hcl:5:11`, `a name holds no variable`, `-name`}},
 		"more than a variable":  {`variable "n" { default = 1 }`, `command = ["echo", "${var.n + 1}"]`, nil, []string{`j.hcl:4:25`, `${var.NAME}`, `$${`}},
 		"a calculation":         {`variable "day" { default = 2026-11-29 }`, `command = ["echo", var.day]`, nil, []string{`j.hcl:1:28`, `2026-11-29 is a calculation`, `put text in quotes`}},
+		"an infinite number":    {`variable "n" { type = number }`, `command = ["echo", var.n]`, given("n", "Inf"), []string{`j.hcl:1:1`, `variable "n" is "Inf"`, `number`}},
+		"a division by zero":    {`variable "n" { default = 0 }`, `command = ["echo", 1 / var.n]`, nil, []string{`j.hcl:4:15`, `each element must be text`, `var.n is 0 by default`}},
+		"a list inside a text":  {`variable "l" { default = ["a"] }`, `command = ["echo", "x ${var.l}"]`, nil, []string{`j.hcl:4:29`, `Only text, a number, true or false can stand inside a text`, `var.l is a list by default`}},
+		"a block inside":        {`variable "n" { validation {} }`, `command = ["true"]`, nil, []string{`j.hcl:1:16`, `There are no blocks here.`}},
 		"an environment":        {`variable "n" { default = 1 }`, `command = ["echo", env.HOME]`, nil, []string{`j.hcl:4:24`, `env.HOME`, `var.NAME`}},
 		"inside the job":        {``, "command = [\"true\"]\n  variable \"n\" { default = 1 }", nil, []string{`j.hcl:5:3`, `beside the job`}},
 	} {
@@ -140,6 +150,9 @@ func TestReadValues(t *testing.T) {
 			t.Errorf("%.40q: %v, want %q", src, err, want)
 		}
 	}
+	if _, err := ReadValues("p.vars", []byte("day = today\n")); err == nil || strings.Contains(err.Error(), "var.NAME") {
+		t.Errorf("a file of values has no variables, but they are named: %v", err)
+	}
 	if _, err := ReadValues("p.vars", make([]byte, MaxFileBytes+1)); err == nil || !strings.Contains(err.Error(), "has more") {
 		t.Errorf("too much: %v", err)
 	}
@@ -168,4 +181,45 @@ func TestJSONHasNoVariables(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
+}
+
+// FuzzVariables: a job file with values of a file and of -var is refused, or is a valid job; and the text of -var stands in the
+// job as it was given.
+func FuzzVariables(f *testing.F) {
+	declared := "variable \"s\" {}\nvariable \"n\" { type = number }\nvariable \"b\" { type = bool }\nvariable \"l\" { type = list(string) }\nvariable \"m\" { type = map(string) }\n"
+	file := variableFile(declared, `command = ["echo", "${var.s}", var.n] tasks = var.n exclusive = var.b key_order = var.l env = var.m`)
+	values := "s = \"a\"\nn = 2\nb = true\nl = []\nm = { A = \"b\" }\n"
+	for _, text := range []string{"ü ${x} %{ if }\n\"", "3", "1e400", "Inf", "true", `["a", "b"]`, `{ A = "b" }`} {
+		for _, name := range []string{"s", "n", "b", "l", "m"} {
+			f.Add([]byte(file), []byte(values), name, text)
+		}
+	}
+	one := variableFile(`variable "s" { type = string }`, `command = ["x"] env = { A = var.s, B = "<${var.s}>" }`)
+	fuzztest.Run(f, func(t *testing.T, file, values []byte, name, text string) {
+		given, err := ReadValues("f.vars", values)
+		if err != nil {
+			_ = err.Error()
+		}
+		FieldLines("f.hcl", file)
+		if j, err := Parse("f.hcl", file, append(given, GivenText(name, text))...); err != nil {
+			_ = err.Error()
+		} else if ps := jobspec.Validate(j); len(ps) > 0 {
+			t.Fatalf("a parsed job has problems: %v", ps)
+		} else if b, err := jobspec.Encode(j); err != nil {
+			t.Fatal(err)
+		} else if _, err := Parse("f.json", b); err != nil {
+			t.Fatalf("canonical JSON is refused: %v", err)
+		}
+		if !utf8.ValidString(text) || strings.Contains(text, "\x00") || len(text) > 1000 {
+			return
+		}
+		j, err := Parse("f.hcl", []byte(one), GivenText("s", text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := cty.NormalizeString(text) // as in a job file
+		if got := j.Stages[0].Env; got["A"] != want || got["B"] != "<"+want+">" {
+			t.Fatalf("%q became %q", text, got)
+		}
+	})
 }
