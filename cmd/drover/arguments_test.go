@@ -33,6 +33,14 @@ func runNowhere(t *testing.T, args ...string) (stdout, stderr string, err error)
 	return out.String(), errs.String(), err
 }
 
+// TestValueThatIsNoText: a value of a variable that is not UTF-8 is refused, not changed.
+func TestValueThatIsNoText(t *testing.T) {
+	_, stderr, err := runNowhere(t, "job", "validate", "-var", "day=a\xff", "nothere.hcl")
+	if code := exitCode(err); code != 2 || !strings.Contains(stderr+err.Error(), "want text in UTF-8") {
+		t.Errorf("exit code %d, %v, %s", code, err, stderr)
+	}
+}
+
 // leafCommands calls f with the path of each command that has no subcommands, hidden ones left out.
 func leafCommands(f func(path []string, c *cli.Command)) {
 	var walk func(path []string, all []*cli.Command)

@@ -54,11 +54,11 @@ func readJobFile(c *cli.Context, name string) ([]byte, *jobspec.Job, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	parse := hcl.Parse
+	parse, standardInputs := hcl.Parse, 0
 	if name == "-" {
-		name, parse = "standard input", hcl.ParseUnnamed
+		name, parse, standardInputs = "standard input", hcl.ParseUnnamed, 1
 	}
-	given, err := givenValues(c)
+	given, err := givenValues(c, standardInputs)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/urfave/cli/v2"
 
@@ -26,6 +27,9 @@ func (l *varList) Set(text string) error {
 	if !ok || name == "" {
 		return errors.New("want NAME=VALUE")
 	}
+	if !utf8.ValidString(text) {
+		return errors.New("want text in UTF-8")
+	}
 	l.values = append(l.values, hcl.GivenText(name, value))
 	return nil
 }
@@ -45,13 +49,20 @@ func (l *fileList) Set(name string) error {
 // String implements flag.Value: there is no default.
 func (l *fileList) String() string { return "" }
 
-// givenValues returns the values of varFlags, in the order in which a later one counts.
-func givenValues(c *cli.Context) (given []hcl.Given, err error) {
+// givenValues returns the values of varFlags, in the order in which a later one counts. standardInputs is how many other
+// files are read from standard input.
+func givenValues(c *cli.Context, standardInputs int) (given []hcl.Given, err error) {
 	if files, ok := c.Generic("var-file").(*fileList); ok {
 		for _, name := range files.names {
 			src, err := readLimited(c, "file of values", name)
 			if err != nil {
 				return nil, err
+			}
+			if name == "-" {
+				if standardInputs++; standardInputs > 1 {
+					return nil, usageErrorf("standard input can be one file only: name the others")
+				}
+				name = "standard input"
 			}
 			values, err := hcl.ReadValues(name, src)
 			if err != nil {
