@@ -146,11 +146,9 @@ func (c *cluster) upload(p plannedJob) bool {
 		if err == nil {
 			break
 		}
-		if time.Since(c.began) > faultTime+endLimit {
-			c.violated("%s after the faults: the file of job %s is not stored", endLimit, p.spec.Name)
+		if !c.mayRepeat("the file of job %s is not stored", p.spec.Name) {
 			return false
 		}
-		time.Sleep(time.Second)
 	}
 	if leader != nil {
 		leader.loseDisk()

@@ -136,11 +136,9 @@ func (c *cluster) applyTenant() {
 			return
 		}
 		c.log("user: tenant %s: %v", wordTenant, err)
-		if time.Since(c.began) > faultTime+endLimit {
-			c.violated("%s after the faults: tenant %s is not accepted", endLimit, wordTenant)
+		if !c.mayRepeat("tenant %s is not accepted", wordTenant) {
 			return
 		}
-		time.Sleep(time.Second)
 	}
 }
 

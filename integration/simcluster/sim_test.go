@@ -254,12 +254,21 @@ func (c *cluster) accept(p plannedJob) (uint64, bool) {
 			c.violated("submission of %s: %v", p.spec.Name, err)
 			return 0, false
 		}
-		if time.Since(c.began) > faultTime+endLimit {
-			c.violated("%s after the faults: job %s is not accepted", endLimit, p.spec.Name)
+		if !c.mayRepeat("job %s is not accepted", p.spec.Name) {
 			return 0, false
 		}
-		time.Sleep(time.Second)
 	}
+}
+
+// mayRepeat waits for a second after a call that failed, and reports whether the call may be repeated. A call that still
+// fails endLimit after the faults is a violation, which the rest of the arguments describe.
+func (c *cluster) mayRepeat(format string, args ...any) bool {
+	if time.Since(c.began) > faultTime+endLimit {
+		c.violated("%s after the faults: %s", endLimit, fmt.Sprintf(format, args...))
+		return false
+	}
+	time.Sleep(time.Second)
+	return true
 }
 
 // setScheduler has an operator set the scheduler.
@@ -267,10 +276,9 @@ func (c *cluster) setScheduler(name string) {
 	for {
 		_, err := call(c.client.SetScheduler, &droverv1.SetSchedulerRequest{Name: name})
 		c.log("operator: scheduler %s: %v", name, err)
-		if err == nil {
+		if err == nil || !c.mayRepeat("scheduler %s is not set", name) {
 			return
 		}
-		time.Sleep(time.Second)
 	}
 }
 
@@ -279,9 +287,8 @@ func (c *cluster) stop(p plannedJob, id uint64) {
 	for {
 		_, err := call(c.client.StopJob, &droverv1.StopJobRequest{Job: fmt.Sprint(id)})
 		c.log("user: stop %s: %v", p.spec.Name, err)
-		if err == nil {
+		if err == nil || !c.mayRepeat("job %s is not stopped", p.spec.Name) {
 			return
 		}
-		time.Sleep(time.Second)
 	}
 }
