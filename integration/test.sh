@@ -31,7 +31,10 @@ compile e2e ./integration/e2e || exit 1
 # 1. One machine: cgroups, containerd, quotas and the node daemon in containers. Then the test bed itself: three
 #    machines, HDFS, faults, and no leftovers. Then 50 random faults of three coordinators, three machines and HDFS.
 machine_parts() {
-  part machine 60 bin/testbed run -nodes 1 -mem 1024 -- go test -vet off -count 1 -p 1 -timeout $machine -v -run '^TestOnMachine$' ./cgroups ./runtime/containerd ./runtime/reuse ./internal/quota ./node
+  local package
+  for package in cgroups runtime/containerd runtime/reuse internal/quota node; do # each alone: one that fails is repeated alone
+    part "machine-${package##*/}" 40 bin/testbed run -nodes 1 -mem 1024 -- go test -vet off -count 1 -timeout $machine -v -run '^TestOnMachine$' "./$package"
+  done
   part testbed 8 bin/testbed run -nodes 3 -hdfs -- go test -vet off -count 1 -timeout 10m -v ./integration/testbed
   part testbed-end 8 env DROVER_TESTBED_TESTS=1 go test -vet off -count 1 -timeout 10m -v ./integration/cmd/testbed
   [ -n "${DROVER_SOAK:-}" ] || part chaos 50 env RECORD=no integration/chaos.sh 50
