@@ -14,8 +14,8 @@ import (
 )
 
 // expected returns when pending stages are expected to start and live jobs to end, simulated with
-// predicted run times; see isGuess for what is left out. The result is cached for expectedPause, or for expectedFactor times the time
-// the simulation took, whichever is longer. While another call computes it, or if too much is
+// predicted run times; see isGuess for what is left out. The result is cached for expectedPause, or for
+// expectedFactor times the time the simulation took, whichever is longer. While another call computes it, or if too much is
 // pending, expected returns the last result.
 func (s *clientService) expected(ctx context.Context) forecast.Expected {
 	q := s.core.quoter

@@ -69,8 +69,8 @@ except RuntimeError:
     print("refused after", n)`,
 }
 
-// leastKept is the part of its rate that a neighbour keeps at least. A machine that is emulated on a busy host loses up to
-// an eighth, because periods of the neighbour's quota pass while its processor does not run.
+// leastKept is the part of its rate that a neighbour keeps at least. On a machine that is emulated it may lose some of it to
+// the host's other work, because periods of its quota pass while its processor does not run.
 const leastKept = 0.8
 
 // Whatever a task does, its neighbour keeps its rate and runs on without noticing, the daemon goes on, and nothing is left.
