@@ -2,7 +2,7 @@
 # The benchmarks of `make bench`, natively on this machine, with tables in
 # out/bench. Each part also writes its page of docs/measured, with date, machine
 # and commit. They need neither root nor network. Arguments select parts: dev, harness,
-# scheduler, coordinator; profile, page, million, worst, worlds, mutants, curves, floods, day, fuzz, damage, simulator; hdfs (Java); and limits, task, suspend, preempt, which run on machines
+# scheduler, coordinator; profile, page, million, worst, worlds, simulations, mutants, curves, floods, day, fuzz, damage, simulator; hdfs (Java); and limits, task, suspend, preempt, which run on machines
 # of the test bed (root, make deps).
 #
 #   RUNS=5       runs of each benchmark; coordinator and page: three at least
@@ -16,6 +16,7 @@
 #   JOBS=50000   day: jobs of ten tasks each
 #   INPUTS=...   fuzz: inputs of each target, 10 million if it is not set
 #   WORLDS=...   worlds: random worlds, 100,000 if it is not set
+#   SIMULATIONS=2000  simulations: simulated clusters of each processor
 #   FUZZTIME=0s  fuzz: before them, how long Go's engine runs for each target; its inputs count too
 #   RECORD=no    do not write docs/measured
 #   MEM=1024     memory of each machine, in MB
@@ -41,7 +42,7 @@ exec 3>&2 # progress that does not belong on a page
 
 make -s build && go build -o bin/devbench ./integration/cmd/devbench && go build -o bin/record ./integration/cmd/record || exit 1
 settings= # the settings above that are not defaults, for the recorded command
-for v in RUNS REPEATS MODES HOLD LEVELS ROUNDS TASKS JOBS INPUTS WORLDS FUZZTIME MEM NODES CPUS TEXT TMPDIR; do
+for v in RUNS REPEATS MODES HOLD LEVELS ROUNDS TASKS JOBS INPUTS WORLDS SIMULATIONS FUZZTIME MEM NODES CPUS TEXT TMPDIR; do
   [ -n "${!v:-}" ] && settings+="$v=${!v@Q} "
 done
 
@@ -142,6 +143,26 @@ worst() { bin/drover bench scheduler -worst -runs 3 2>&3; }
 # where it was stopped: what was done is in the file LEDGER.
 worlds() { go run ./integration/cmd/worlds -ledger "${LEDGER:-docs/measured/worlds.jsonl}" -worlds "${WORLDS:-100000}"; }
 
+# Simulated clusters with jobs and faults from new seeds: a process for each processor, and how many an hour all of them
+# run by the clock. Stacks begin as large as they were on average, which saves copies: a simulation has thousands.
+simulations() {
+  local n=${SIMULATIONS:-2000} program=$PWD/$out/simcluster.test first began pids=() status=0 i
+  go test -c -o "$program" ./integration/simcluster || return 1
+  first=$(od -An -N6 -tu8 /dev/urandom | tr -d ' ')
+  began=$(date +%s%N)
+  for i in $(seq 0 $(($(nproc) - 1))); do
+    (cd integration/simcluster && GODEBUG=adaptivestackstart=1 DROVER_SIMULATIONS=$n RAPID_SEED=$((first + 1 + i * n)) \
+      exec "$program" -test.run '^TestSimulatedCluster$' -test.v -test.timeout 3h >"$program.$i.log" 2>&1) &
+    pids+=($!)
+  done
+  for i in "${pids[@]}"; do wait "$i" || status=1; done
+  began=$(($(date +%s%N) - began))
+  grep -ahE 'VIOLATED|^panic|RAPID_SEED=|on each processor' "$program".*.log
+  awk -v n="$((n * $(nproc)))" -v s="$((began / 1000000))e-3" -v p="$(nproc)" -v failed="$status" 'BEGIN { rate = 3600 * n / s
+    printf "%d simulations in %.1f s: %.0f an hour on %d processors; target 100,000: %s\n", n, s, rate, p, failed ? "failed" : rate >= 100000 ? "met" : "MISSED"
+    exit failed || rate < 100000 }'
+}
+
 # Bugs put in on purpose: how often simulated clusters find each, and what that costs.
 mutants() { DROVER_MUTATIONS=1 go test -count=1 -v -run '^TestMutations$' -timeout 3h ./integration/simcluster; }
 
@@ -228,8 +249,8 @@ on_testbed() {
 
 for p in ${*:-dev harness scheduler coordinator}; do
   case $p in
-    dev | harness | scheduler | coordinator | profile | page | million | worst | worlds | mutants | curves | floods | day | fuzz | damage | simulator | hdfs | limits | task | suspend | preempt) part "$p" "$p" ;;
-    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, coordinator, profile, page, million, worst, worlds, mutants, curves, floods, day, fuzz, damage, simulator, hdfs, limits, task, suspend or preempt" >&2; exit 2 ;;
+    dev | harness | scheduler | coordinator | profile | page | million | worst | worlds | simulations | mutants | curves | floods | day | fuzz | damage | simulator | hdfs | limits | task | suspend | preempt) part "$p" "$p" ;;
+    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, coordinator, profile, page, million, worst, worlds, simulations, mutants, curves, floods, day, fuzz, damage, simulator, hdfs, limits, task, suspend or preempt" >&2; exit 2 ;;
   esac
 done
 exit $code
