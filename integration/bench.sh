@@ -159,8 +159,8 @@ simulations() {
   began=$(($(date +%s%N) - began))
   grep -ahE 'VIOLATED|^panic|RAPID_SEED=|on each processor' "$program".*.log
   awk -v n="$((n * $(nproc)))" -v s="$((began / 1000000))e-3" -v p="$(nproc)" -v failed="$status" 'BEGIN { rate = 3600 * n / s
-    printf "%d simulations in %.1f s: %.0f an hour on %d processors; target 100,000: %s\n", n, s, rate, p, failed ? "failed" : rate >= 100000 ? "met" : "MISSED"
-    exit failed || rate < 100000 }'
+    printf "%d simulations in %.1f s: %.0f an hour on %d processors; target 100,000: %s\n", n, s, rate, p, (failed ? "failed" : rate >= 100000 ? "met" : "MISSED")
+    exit (failed || rate < 100000) }'
 }
 
 # Bugs put in on purpose: how often simulated clusters find each, and what that costs.

@@ -89,7 +89,21 @@ func (r *Replica) enqueue(e *droverv1.Entry) (pending, error) {
 	if r.crash != nil && r.crash(Before, n) {
 		return pending{}, ErrCrashed
 	}
+	r.endMu.RLock()
+	defer r.endMu.RUnlock()
+	if r.ended || r.raft.State() == raft.Shutdown {
+		return pending{}, classifyRaftError(raft.ErrRaftShutdown)
+	}
 	return pending{r.raft.Apply(b, enqueueTimeout), n}, nil
+}
+
+// endProposals refuses further proposals, and gives raft a moment to take those that are in its queue: raft answers what it has taken, at the
+// latest when it ends, and never what it finds in the queue then.
+func (r *Replica) endProposals() {
+	r.endMu.Lock()
+	r.ended = true
+	r.endMu.Unlock()
+	time.Sleep(takeTime)
 }
 
 func (r *Replica) await(ctx context.Context, p pending) (facts.Result, error) {
@@ -118,7 +132,7 @@ func (r *Replica) entryTime(e *droverv1.Entry) (at int64, stepRules uint32) {
 
 func wait(ctx context.Context, f raft.ApplyFuture) (facts.Result, error) {
 	done := make(chan error, 1)
-	go func() { done <- f.Error() }() // ends when raft answers, at the latest at shutdown
+	go func() { done <- f.Error() }() // ends when raft answers, at the latest at its end: see endProposals
 	limit := time.NewTimer(applyTimeout)
 	defer limit.Stop()
 	select {

@@ -28,6 +28,7 @@ const groupCommit = 512
 const (
 	enqueueTimeout  = 2 * time.Second
 	applyTimeout    = 15 * time.Second
+	takeTime        = 100 * time.Microsecond // that raft has at its end for the proposals in its queue
 	barrierTimeout  = 30 * time.Second
 	rpcElections    = 10 // a message between servers may take so many times the time of an election
 	defaultElection = time.Second
@@ -126,6 +127,9 @@ type Replica struct {
 	facts *facts.Facts
 	newer error // of an entry that a newer program wrote: nothing after it is applied; the goroutine of raft's state machine alone uses it
 
+	endMu sync.RWMutex // guards ended, and is held by those who put a proposal into raft's queue
+	ended bool         // no more proposals are made
+
 	proposeMu sync.Mutex // guards proposals
 	proposals uint64
 
@@ -181,6 +185,7 @@ func (r *Replica) Close() error {
 	if r.watch != nil {
 		r.watch.close()
 	}
+	r.endProposals()
 	err := r.end().Error()
 	return errors.Join(err, r.closeTransport(), r.store.Close())
 }
