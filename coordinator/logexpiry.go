@@ -15,6 +15,7 @@ type logExpiry struct {
 // logExpiries are the times at which the logs of ended jobs expire. The leader's loop owns it.
 type logExpiries struct {
 	due       []logExpiry
+	next      time.Time       // the first of due; zero for none
 	scheduled map[uint64]bool // ended jobs that are or were in due; the logs of other ended jobs are kept until they are gathered
 }
 
@@ -22,14 +23,19 @@ type logExpiries struct {
 func (e *logExpiries) schedule(j *facts.Job, keep time.Duration) {
 	if !e.scheduled[j.ID] {
 		e.scheduled[j.ID] = true
-		e.due = append(e.due, logExpiry{time.Unix(0, j.Ended).Add(keep), j.ID})
+		x := logExpiry{time.Unix(0, j.Ended).Add(keep), j.ID}
+		e.due, e.next = append(e.due, x), earlier(e.next, x.at)
 	}
 }
 
 // expire updates the wanted sets for jobs whose logs have expired, and returns when the next ones
-// expire, zero for never. O(ended jobs whose logs are kept).
+// expire, zero for never. O(1) before the next ones expire, else O(ended jobs whose logs are kept).
 func (e *logExpiries) expire(c *core) (next time.Time) {
-	now, keep := c.now(), e.due[:0]
+	now := c.now()
+	if e.next.IsZero() || e.next.After(now) {
+		return e.next
+	}
+	keep := e.due[:0]
 	for _, x := range e.due {
 		if x.at.After(now) {
 			keep = append(keep, x)
@@ -42,6 +48,6 @@ func (e *logExpiries) expire(c *core) (next time.Time) {
 			}
 		})
 	}
-	e.due = keep
+	e.due, e.next = keep, next
 	return next
 }
