@@ -187,14 +187,14 @@ func (w *walker) page(id uint64, depth int, in bounds, fn pairFunc) error {
 		return fmt.Errorf("page %d is in the tree twice", id)
 	}
 	w.seen[id] = true
-	head := make([]byte, pageHeader)
-	if _, err := w.p.r.ReadAt(head, int64(id)*w.p.page); err != nil {
+	body := make([]byte, w.p.page)
+	if _, err := w.p.r.ReadAt(body, int64(id)*w.p.page); err != nil {
 		return fmt.Errorf("page %d: %w", id, err)
 	}
-	if n := binary.LittleEndian.Uint64(head); n != id {
+	if n := binary.LittleEndian.Uint64(body); n != id {
 		return fmt.Errorf("page %d says that it is page %d", id, n)
 	}
-	over := uint64(binary.LittleEndian.Uint32(head[12:]))
+	over := uint64(binary.LittleEndian.Uint32(body[12:]))
 	if over >= w.p.end-id {
 		return fmt.Errorf("page %d is followed by %d more, and pages end at %d", id, over, w.p.end)
 	}
@@ -204,9 +204,11 @@ func (w *walker) page(id uint64, depth int, in bounds, fn pairFunc) error {
 		}
 		w.seen[i] = true
 	}
-	body := make([]byte, int64(over+1)*w.p.page)
-	if _, err := w.p.r.ReadAt(body, int64(id)*w.p.page); err != nil {
-		return fmt.Errorf("page %d: %w", id, err)
+	if over > 0 {
+		body = append(body, make([]byte, int64(over)*w.p.page)...)
+		if _, err := w.p.r.ReadAt(body[w.p.page:], int64(id+1)*w.p.page); err != nil {
+			return fmt.Errorf("page %d: %w", id, err)
+		}
 	}
 	if err := w.elements(body, depth, in, fn); err != nil {
 		return fmt.Errorf("page %d: %w", id, err)
