@@ -25,8 +25,9 @@ type testCluster struct {
 	dirs  []string
 	rs    []*Replica // nil for one that is stopped
 
-	mu      sync.Mutex // guards listens
-	listens map[string]string
+	mu       sync.Mutex // guards listens
+	listens  map[string]string
+	logFault func(written bool) error // of servers that start; nil for none
 }
 
 func newTestCluster(t *testing.T) *testCluster {
@@ -80,7 +81,7 @@ func (c *testCluster) start(i int, begin []Peer) error {
 		return (&net.Dialer{}).DialContext(ctx, "tcp", c.listensAt(address))
 	}})
 	n.Start()
-	r, err := Open(Config{Dir: c.dirs[i], ID: c.peers[i].ID, Network: n, Enter: func() ([]Peer, error) { return begin, nil }, Acknowledged: c.acknowledged, NoSync: true})
+	r, err := Open(Config{Dir: c.dirs[i], ID: c.peers[i].ID, Network: n, Enter: func() ([]Peer, error) { return begin, nil }, Acknowledged: c.acknowledged, NoSync: true, LogFault: c.logFault})
 	if err != nil {
 		return errors.Join(err, n.Close())
 	}

@@ -61,6 +61,9 @@ func (r *Replica) start(c Config) error {
 	}
 	r.end = sync.OnceValue(r.raft.Shutdown) // raft waits for its end in the first call alone
 	r.store.running <- r.end
+	if err := r.WriteError(); err != nil { // raft began with a term that is in no log
+		return errors.Join(err, r.end().Error())
+	}
 	if err := r.checkMember(c); err != nil {
 		return err
 	}

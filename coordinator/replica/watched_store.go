@@ -60,9 +60,12 @@ func (w *watchedStore) SetUint64(key []byte, value uint64) error {
 	if err == nil || !isTerm || w.running == nil {
 		return err
 	}
-	end := <-w.running
-	w.running <- end
-	end() // Replica.Close waits for it
+	select {
+	case end := <-w.running:
+		w.running <- end
+		end() // Replica.Close waits for it
+	default: // raft is being started, and what starts it looks at the error
+	}
 	return nil
 }
 

@@ -57,6 +57,37 @@ func TestATermThatCannotBeWrittenEndsTheServer(t *testing.T) {
 	}
 }
 
+// A server that is to join writes its first term while raft is being started, when nothing can end raft yet: at whichever write its disk
+// fails, its start ends with the cause.
+func TestADiskThatFailsWhileRaftStarts(t *testing.T) {
+	c := newTestCluster(t)
+	c.stop(2)
+	for good := range 6 {
+		writes := 0
+		c.dirs[2], c.logFault = t.TempDir(), func(bool) error {
+			if writes++; writes > good {
+				return syscall.ENOSPC
+			}
+			return nil
+		}
+		done := make(chan error, 1)
+		go func() { done <- c.start(2, nil) }()
+		select {
+		case err := <-done:
+			switch {
+			case err == nil && writes > good:
+				t.Errorf("the disk fails after %d writes, and the server starts", good)
+			case err == nil:
+				c.stop(2)
+			case !errors.Is(err, syscall.ENOSPC):
+				t.Errorf("the disk fails after %d writes: %v", good, err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("the disk fails after %d writes, and the start does not end", good)
+		}
+	}
+}
+
 // A deletion of entries that fails ends the server as a write does: what a snapshot has replaced would stay before the
 // entries after it.
 func TestAFailedDeletionEndsTheServer(t *testing.T) {
