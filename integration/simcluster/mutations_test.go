@@ -182,10 +182,10 @@ func TestMutationsApply(t *testing.T) {
 const mutationsVar = "DROVER_MUTATIONS"
 
 // mutationCPU is the processor time that simulations of one size have to find a mutation.
-const mutationCPU = 25 * time.Second
+const mutationCPU = 12 * time.Second
 
 // rareCPU is the processor time that mixed plans have more for a mutation that no size has found.
-const rareCPU = 4 * mutationCPU
+const rareCPU = 8 * mutationCPU
 
 // mutationSizes are the sizes of plans that are compared.
 var mutationSizes = []planSize{mixedPlans, largePlan}
