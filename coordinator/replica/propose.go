@@ -3,6 +3,7 @@ package replica
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -76,6 +77,30 @@ type pending struct {
 	n      uint64 // which proposal of this server it is
 }
 
+// queue puts proposals into raft's queue. Raft answers what it has taken from there, at the latest when it ends, and never what it finds there
+// then.
+type queue struct {
+	mu    sync.RWMutex // guards ended, and is held by those who put a proposal there
+	ended bool
+}
+
+func (q *queue) put(r *raft.Raft, entry []byte) (raft.ApplyFuture, error) {
+	q.mu.RLock()
+	defer q.mu.RUnlock()
+	if q.ended || r.State() == raft.Shutdown {
+		return nil, classifyRaftError(raft.ErrRaftShutdown)
+	}
+	return r.Apply(entry, enqueueTimeout), nil
+}
+
+// end refuses further proposals, and gives raft a moment to take those that are there.
+func (q *queue) end() {
+	q.mu.Lock()
+	q.ended = true
+	q.mu.Unlock()
+	time.Sleep(takeTime)
+}
+
 // enqueue encodes e and gives it to raft.
 func (r *Replica) enqueue(e *droverv1.Entry) (pending, error) {
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(e)
@@ -89,21 +114,8 @@ func (r *Replica) enqueue(e *droverv1.Entry) (pending, error) {
 	if r.crash != nil && r.crash(Before, n) {
 		return pending{}, ErrCrashed
 	}
-	r.endMu.RLock()
-	defer r.endMu.RUnlock()
-	if r.ended || r.raft.State() == raft.Shutdown {
-		return pending{}, classifyRaftError(raft.ErrRaftShutdown)
-	}
-	return pending{r.raft.Apply(b, enqueueTimeout), n}, nil
-}
-
-// endProposals refuses further proposals, and gives raft a moment to take those that are in its queue: raft answers what it has taken, at the
-// latest when it ends, and never what it finds in the queue then.
-func (r *Replica) endProposals() {
-	r.endMu.Lock()
-	r.ended = true
-	r.endMu.Unlock()
-	time.Sleep(takeTime)
+	future, err := r.queue.put(r.raft, b)
+	return pending{future, n}, err
 }
 
 func (r *Replica) await(ctx context.Context, p pending) (facts.Result, error) {
@@ -132,7 +144,7 @@ func (r *Replica) entryTime(e *droverv1.Entry) (at int64, stepRules uint32) {
 
 func wait(ctx context.Context, f raft.ApplyFuture) (facts.Result, error) {
 	done := make(chan error, 1)
-	go func() { done <- f.Error() }() // ends when raft answers, at the latest at its end: see endProposals
+	go func() { done <- f.Error() }() // ends when raft answers, at the latest at its end: see queue
 	limit := time.NewTimer(applyTimeout)
 	defer limit.Stop()
 	select {

@@ -127,8 +127,7 @@ type Replica struct {
 	facts *facts.Facts
 	newer error // of an entry that a newer program wrote: nothing after it is applied; the goroutine of raft's state machine alone uses it
 
-	endMu sync.RWMutex // guards ended, and is held by those who put a proposal into raft's queue
-	ended bool         // no more proposals are made
+	queue queue
 
 	proposeMu sync.Mutex // guards proposals
 	proposals uint64
@@ -185,7 +184,7 @@ func (r *Replica) Close() error {
 	if r.watch != nil {
 		r.watch.close()
 	}
-	r.endProposals()
+	r.queue.end()
 	err := r.end().Error()
 	return errors.Join(err, r.closeTransport(), r.store.Close())
 }
