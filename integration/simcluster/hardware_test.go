@@ -19,7 +19,9 @@ import (
 	"connectrpc.com/connect"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
+	"github.com/drover-run/drover/coordinator/raftstore"
 	"github.com/drover-run/drover/internal/bitrot"
+	"github.com/drover-run/drover/internal/boltpages"
 	"github.com/drover-run/drover/jobspec"
 )
 
@@ -301,16 +303,47 @@ func damageOne(t testing.TB, r *rand.Rand, dir string) string {
 	if err != nil || len(paths) == 0 {
 		t.Fatal(err, paths)
 	}
-	path := paths[r.IntN(len(paths))]
+	path, log := paths[r.IntN(len(paths))], r.IntN(2) == 0
+	if log {
+		path = filepath.Join(dir, raftstore.LogFile)
+	}
 	file, err := os.ReadFile(path)
 	if err != nil || len(file) == 0 {
 		return fmt.Sprintf("%s has %d bytes: %v", path, len(file), err)
 	}
 	bad, what := bitrot.Damage(r, file)
+	if log {
+		bad, what = damageEntry(t, r, path, file)
+	}
 	if err := os.WriteFile(path, bad, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return path + ": " + what
+}
+
+// damageEntry flips a bit in an entry of a log, in every copy of the entry that the file has: most of its other bytes are in no page that is used.
+func damageEntry(t testing.TB, r *rand.Rand, path string, file []byte) ([]byte, string) {
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	var entries [][]byte
+	if err := boltpages.EachLeaf(f, func(key, value []byte) {
+		if len(key) == 8 && len(value) > 8 {
+			entries = append(entries, bytes.Clone(value))
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if len(entries) == 0 {
+		return bitrot.Damage(r, file)
+	}
+	entry := entries[r.IntN(len(entries))]
+	i, bit := r.IntN(len(entry)), byte(1)<<r.IntN(8)
+	bad := bytes.Clone(entry)
+	bad[i] ^= bit
+	return bytes.ReplaceAll(file, entry, bad), fmt.Sprintf("bit flipped at %d of an entry of %d bytes", i, len(entry))
 }
 
 // errTorn is what the disk says of a write in which the power is cut. Nobody hears of it.
