@@ -43,6 +43,7 @@ type File struct {
 	root  uint64
 	epoch uint64 // transaction of the newest meta page
 	torn  string // describes a meta page that was only partly written
+	whole bool   // the pages of all buckets have been read, and are whole
 }
 
 // Torn describes the meta page that was only partly written because the power failed before its
@@ -129,7 +130,7 @@ func (p *File) meta(i int64) (boltMeta, error) {
 }
 
 // Each calls fn for every pair of a top-level bucket in the order of keys, and reports whether the
-// bucket exists. fn owns key and value.
+// bucket exists. fn owns key and value. The first call checks the pages of all other buckets as well.
 func (p *File) Each(bucket []byte, fn func(key, value []byte) error) (found bool, err error) {
 	w := walker{p: p, seen: map[uint64]bool{}}
 	err = w.page(p.root, 0, bounds{}, func(flags uint32, key, value []byte) error {
@@ -144,7 +145,10 @@ func (p *File) Each(bucket []byte, fn func(key, value []byte) error) (found bool
 			return fn(key, value)
 		}
 		if !bytes.Equal(key, bucket) {
-			each = func(uint32, []byte, []byte) error { return nil } // the pages of other buckets are checked too
+			if p.whole {
+				return nil
+			}
+			each = func(uint32, []byte, []byte) error { return nil }
 		} else {
 			found = true
 		}
@@ -156,6 +160,7 @@ func (p *File) Each(bucket []byte, fn func(key, value []byte) error) (found bool
 		}
 		return in.elements(value[bucketHeader:], 0, bounds{}, each)
 	})
+	p.whole = p.whole || err == nil
 	return found, err
 }
 
