@@ -6,6 +6,9 @@ coordinator_targets() {
   awk '
     BEGIN { FS = "  +" }
     $1 == "SERVERS" { for (i = 1; i <= NF; i++) column[$i] = i; next }
+    /^1  / && $column["SYNC"] != "no" && $column["PAGES"] == 0 { one++
+      placements[one] = $column["PLACEMENTS/S"]; nodes[one] = $column["NODES AT HALF A CORE"]
+      submissions[one] = $column["SUBMISSIONS/S"]; p99[one] = $(column["AT A RATE/S"] + 2) }
     /^3  / && ("FAILOVER MS" in column) && $column["FAILOVER MS"] + 0 > 0 { n++; v = $column["FAILOVER MS"] / 1000; if (v > failover) failover = v }
     /^servers=3,.* times as many placements as with one coordinator/ { split($0, f, " "); if (f[2] > 0) ratio = 1 / f[2] }
     /^Benchmark/ { k = split($0, f, /[ \t]+/)
@@ -13,6 +16,11 @@ coordinator_targets() {
         if (f[1] ~ /^BenchmarkRestart(-|$)/ && f[i] == "s-ready") restart = f[i-1]
         if (f[1] ~ /^BenchmarkSnapshotPause(-|$)/ && (f[i] == "pause-ms" || f[i] == "entry-ms") && f[i-1] > pause + 0) pause = f[i-1]
       } }
+    function median(values, n,   i, j, v) {
+      for (i = 2; i <= n; i++) { v = values[i]; for (j = i - 1; j > 0 && values[j] + 0 > v + 0; j--) values[j + 1] = values[j]; values[j + 1] = v }
+      return n ? (values[int((n + 1) / 2)] + values[int(n / 2) + 1]) / 2 : 0
+    }
+    function each(values, n, parts,   m) { m = median(values, n); return m > 0 ? parts / m : "" } # one of so many parts a second
     function row(what, value, unit, target, note) {
       status = value == "" ? "not measured" : value + 0 <= target ? "met" : "MISSED"
       if (status != "met") bad = 1
@@ -20,9 +28,13 @@ coordinator_targets() {
     }
     END {
       printf "%-66s  %-12s  %-9s  %-12s  %s\n", "measurement", "value", "target", "", "note"
+      row("a placement through the whole live way of one coordinator", each(placements, one, 1e6), "us", 100, "10,000 a second; median of " one + 0)
+      row("CPU for the reports of one node, each second", each(nodes, one, 0.5e6), "us", 100, "5,000 nodes at half a core; median of " one + 0)
+      row("a durable submission, 128 clients", each(submissions, one, 1e6), "us", 500, "2,000 a second; median of " one + 0)
+      row("99 of 100 durable submissions at 2,000 a second", one ? median(p99, one) : "", "ms", 100, "median of " one + 0)
       row("death of the leader of three coordinators to the first placement", failover, "s", 3, "longest of " n + 0)
       row("placements of one coordinator over those of three", ratio, "times", 2, "median of the runs beside each other")
-      row("restart with 100,000 jobs", restart, "s", 10, "")
+      row("restart with 100,000 jobs", restart, "s", 3, "")
       row("longest stop of Apply by a snapshot of a million live tasks", pause, "ms", 50, "the snapshot itself, or an entry after it")
       exit bad
     }'

@@ -9,12 +9,16 @@ import (
 
 // measuredCoordinator is what the part coordinator of bench.sh prints, cut to what matters here.
 const measuredCoordinator = `register ...
-SERVERS  NODES  TASKS   SYNC  PAGES  PLACEMENTS/S  P50 MS  P99 MS  RSS      FAILOVER MS
-1        1000   100000  ext4  0      28973         35      150     391 MiB  -
-SERVERS  NODES  TASKS   SYNC  PAGES  PLACEMENTS/S  P50 MS  P99 MS  RSS      FAILOVER MS
-3        1000   100000  ext4  0      17174         60      281     402 MiB  1314
-SERVERS  NODES  TASKS   SYNC  PAGES  PLACEMENTS/S  P50 MS  P99 MS  RSS      FAILOVER MS
-3        1000   100000  ext4  0      19182         64      221     414 MiB  2307
+SERVERS  NODES  SYNC  PAGES  NODES AT HALF A CORE  PLACEMENTS/S  SUBMISSIONS/S  P50 MS  P99 MS  AT A RATE/S  P50 MS  P99 MS  RSS      FAILOVER MS
+1        1000   ext4  0      10228                 28973         3900           35      150     1999         3       78      391 MiB  -
+SERVERS  NODES  SYNC  PAGES  NODES AT HALF A CORE  PLACEMENTS/S  SUBMISSIONS/S  P50 MS  P99 MS  AT A RATE/S  P50 MS  P99 MS  RSS      FAILOVER MS
+1        1000   no    0      90                    95            97             35      150     1999         3       990     391 MiB  -
+SERVERS  NODES  SYNC  PAGES  NODES AT HALF A CORE  PLACEMENTS/S  SUBMISSIONS/S  P50 MS  P99 MS  AT A RATE/S  P50 MS  P99 MS  RSS      FAILOVER MS
+3        1000   ext4  0      5770                  17174         2128           35      150     1999         3       281     391 MiB  1314
+SERVERS  NODES  SYNC  PAGES  NODES AT HALF A CORE  PLACEMENTS/S  SUBMISSIONS/S  P50 MS  P99 MS  AT A RATE/S  P50 MS  P99 MS  RSS      FAILOVER MS
+1        1000   ext4  0      9376                  27973         3800           35      150     1999         3       44      391 MiB  -
+SERVERS  NODES  SYNC  PAGES  NODES AT HALF A CORE  PLACEMENTS/S  SUBMISSIONS/S  P50 MS  P99 MS  AT A RATE/S  P50 MS  P99 MS  RSS      FAILOVER MS
+3        1000   ext4  0      4169                  19182         2230           35      150     1999         3       221     391 MiB  2307
 servers=1,sync=no,pages=0: 1.034 times as many placements as with one coordinator, median of 3, 1.022 to 1.063
 servers=3,sync=ext4,pages=0: 0.625 times as many placements as with one coordinator, median of 3, 0.593 to 0.683
 goos: linux
@@ -30,6 +34,7 @@ func TestTargetsOfTheCoordinator(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	const placement, reports, submission, p99 = "a placement", "CPU for the reports", "a durable submission", "99 of 100"
 	const failover, ratio, restart, snapshot = "death of the leader", "placements of one", "restart with", "longest stop"
 	for name, c := range map[string]struct {
 		old, with string
@@ -37,11 +42,15 @@ func TestTargetsOfTheCoordinator(t *testing.T) {
 		cells     []string
 	}{
 		"all are met":                   {"goos", "goos", "", nil},
+		"few placements":                {"973 ", " ", placement, []string{"3.64e+04 us", "MISSED", "median of 2"}},
+		"many reports":                  {"10228", "109", reports, []string{"MISSED"}},
+		"few submissions":               {"3900", "50", submission, []string{"519 us", "MISSED"}},
+		"slow submissions":              {"78    ", "178   ", p99, []string{"111 ms", "MISSED"}},
 		"a slow failover":               {" 2307", " 3307", failover, []string{"3.31 s", "MISSED", "longest of 2"}},
 		"no failover":                   {"FAILOVER MS", "P99 MS", failover, []string{"not measured"}},
 		"three coordinators are slow":   {"0.625 times", "0.480 times", ratio, []string{"2.08 times", "MISSED"}},
 		"no run of three":               {"servers=3,", "servers=5,", ratio, []string{"not measured"}},
-		"a slow restart":                {"2.177 s-ready", "12.1 s-ready", restart, []string{"12.1 s", "MISSED"}},
+		"a slow restart":                {"2.177 s-ready", "3.1 s-ready", restart, []string{"3.1 s", "MISSED"}},
 		"no restart":                    {"BenchmarkRestart-2", "BenchmarkRest-2", restart, []string{"not measured"}},
 		"a snapshot that stops Apply":   {"13.41 pause-ms", "61 pause-ms", snapshot, []string{"61 ms", "MISSED"}},
 		"an entry that stops Apply":     {"6.510 entry-ms", "50.1 entry-ms", snapshot, []string{"50.1 ms", "MISSED"}},
@@ -70,7 +79,7 @@ func TestTargetsOfTheCoordinator(t *testing.T) {
 					}
 				}
 			}
-			if rows != 4 {
+			if rows != 8 {
 				t.Errorf("%d targets:\n%s", rows, out)
 			}
 		})
