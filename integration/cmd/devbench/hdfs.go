@@ -68,10 +68,10 @@ func (b *bench) measureHDFS() ([]figure, error) {
 	const note = "; with the JVM's start, no native library"
 	what := fmt.Sprintf("%.0f MB read from HDFS by one task, ", size)
 	return []figure{
-		{what + "wall", whole.median(wallOf), "s", 0, "grep that finds nothing"},
-		{what + "wall over hdfs dfs -cat", whole.ratio(wallOf), "times", 0, whole.ratioSpread(wallOf) + note},
-		{what + "CPU over hdfs dfs -cat", whole.ratio(cpuOf), "times", targetHDFS, whole.ratioSpread(cpuOf) + note + "; of the client, without the DataNode; with start and end of drover dev"},
-		{what + fmt.Sprintf("what all but %.0f MB take, wall over hdfs dfs -cat", first), rest.ratio(wallOf), "times", 0, rest.ratioSpread(wallOf) + "; no native library"},
-		{what + fmt.Sprintf("what all but %.0f MB take, CPU over hdfs dfs -cat", first), rest.ratio(cpuOf), "times", 0, rest.ratioSpread(cpuOf) + "; no native library"},
+		{what + "wall", whole.median(wallOf), "s", "grep that finds nothing"},
+		{what + "wall over hdfs dfs -cat", whole.ratio(wallOf), "times", whole.ratioSpread(wallOf) + note},
+		{what + "CPU over hdfs dfs -cat", whole.ratio(cpuOf), "times", whole.ratioSpread(cpuOf) + note + "; of the client, without the DataNode; with start and end of drover dev"},
+		{what + fmt.Sprintf("what all but %.0f MB take, wall over hdfs dfs -cat", first), rest.ratio(wallOf), "times", rest.ratioSpread(wallOf) + "; no native library"},
+		{what + fmt.Sprintf("what all but %.0f MB take, CPU over hdfs dfs -cat", first), rest.ratio(cpuOf), "times", rest.ratioSpread(cpuOf) + "; no native library"},
 	}, nil
 }

@@ -12,11 +12,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"math"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -25,22 +26,12 @@ import (
 	"github.com/drover-run/drover/internal/median"
 )
 
-// The targets: seconds of wall time, and a ratio of CPU times.
-const (
-	targetOneTask = 0.025
-	targetBuiltin = 3.0
-	targetRatio   = 1.03
-	targetCombine = 1.08
-	targetHDFS    = 0.5
-)
-
-// figure is one measured value; target 0 means that there is no target.
+// figure is one measured value; NaN if what it needs is absent, which the note then says.
 type figure struct {
-	name   string
-	value  float64
-	unit   string
-	target float64
-	note   string
+	name  string
+	value float64
+	unit  string
+	note  string
 }
 
 func main() {
@@ -49,7 +40,15 @@ func main() {
 	text := flag.String("text", "", "pattern of text files to repeat; default: generated words")
 	runs := flag.Int("runs", 3, "runs of each measurement; the median is reported")
 	parts := flag.String("parts", "", "parts to measure, separated by commas: start, one, many, words, sort, streaming, hdfs (inside `testbed hdfs`); default: all")
+	list := flag.Bool("targets", false, "measure nothing: list the targets of the parts; by default of all but hdfs")
 	flag.Parse()
+	if *list {
+		if err := listTargets(os.Stdout, *parts); err != nil {
+			fmt.Fprintln(os.Stderr, "devbench:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	rows, err := measure(ctx, *drover, *text, *parts, *quick, max(1, *runs))
@@ -64,20 +63,36 @@ func main() {
 
 // printTable prints the table and reports whether every target is met.
 func printTable(rows []figure, quick bool) bool {
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "measurement\tvalue\ttarget\t\tnote\n")
+	w := newTable(os.Stdout)
 	allMet := true
 	for _, r := range rows {
-		target, status := "", ""
-		if r.target > 0 && !quick {
-			target, status = fmt.Sprintf("%g %s", r.target, r.unit), "met"
-			if r.value > r.target {
+		limit, status := "", ""
+		if t, ok := targetOf(targets(1), r.name); ok && !quick {
+			limit, status = t.text(), "met"
+			switch {
+			case math.IsNaN(r.value):
+				status = notMeasured
+			case r.value > t.most:
 				status, allMet = "MISSED", false
 			}
 		}
-		fmt.Fprintf(w, "%s\t%.3g %s\t%s\t%s\t%s\n", r.name, r.value, r.unit, target, status, r.note)
+		value := "-"
+		if !math.IsNaN(r.value) {
+			value = fmt.Sprintf("%.3g %s", r.value, r.unit)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", r.name, value, limit, status, r.note)
 	}
 	return w.Flush() == nil && allMet
+}
+
+// notMeasured is the status of a target whose figure was not measured.
+const notMeasured = "not measured"
+
+// newTable begins a table of figures.
+func newTable(to io.Writer) *tabwriter.Writer {
+	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "measurement\tvalue\ttarget\t\tnote\n")
+	return w
 }
 
 func measure(ctx context.Context, drover, text, parts string, quick bool, runs int) ([]figure, error) {
@@ -95,19 +110,21 @@ func measure(ctx context.Context, drover, text, parts string, quick bool, runs i
 		divide = 8
 	}
 	b := &bench{ctx: ctx, drover: drover, dir: dir, runs: runs, divide: divide}
-	const mib = 1 << 20
-	if err := errors.Join(makeText(b.path("small.txt"), text, int64(64*mib/divide)), makeText(b.path("large.txt"), text, int64(512*mib/divide))); err != nil {
+	if err := errors.Join(makeText(b.path("small.txt"), text, smallSize/int64(divide)), makeText(b.path("large.txt"), text, largeSize/int64(divide))); err != nil {
 		return nil, err
 	}
 	var rows []figure
 	for _, part := range []struct {
 		name    string
 		measure func() ([]figure, error)
-	}{{"start", b.measureStart}, {"one", b.measureOneTask}, {"many", b.measureManyTasks}, {"words", b.measureBuiltin}, {"sort", b.measureSort}, {"streaming", b.measureStreaming}, {"hdfs", b.measureHDFS}} {
+	}{{"start", b.measureStart}, {"one", b.measureOneTask}, {"many", b.measureManyTasks}, {"words", b.measureBuiltin}, {"sort", b.measureSort}, {"streaming", b.measureStreaming}, {hdfsPart, b.measureHDFS}} {
 		if parts != "" && !slices.Contains(strings.Split(parts, ","), part.name) {
 			continue
 		}
 		more, err := part.measure()
+		if err == nil {
+			err = checkTargets(part.name, more, targets(divide))
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -144,26 +161,12 @@ func (b *bench) measureOneTask() ([]figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []figure{{"job of one task, submit to done", median.Of(walls), "s", targetOneTask,
+	return []figure{{"job of one task, submit to done", median.Of(walls), "s",
 		fmt.Sprintf("median of %d, %.3f to %.3f; including the start of the client", times, slices.Min(walls), slices.Max(walls))}}, nil
 }
 
 // resourceUse is the time of a measurement in seconds.
 type resourceUse struct{ wall, cpu float64 }
-
-// medianOf repeats a measurement and returns the median of each value, and a text with the range of
-// the wall times.
-func (b *bench) medianOf(work func() (resourceUse, error)) (resourceUse, string, error) {
-	var all []resourceUse
-	for range b.runs {
-		u, err := work()
-		if err != nil {
-			return resourceUse{}, "", err
-		}
-		all = append(all, u)
-	}
-	return resourceUse{medianBy(all, wallOf), medianBy(all, cpuOf)}, spreadText(all), nil
-}
 
 // spreadText states the number of runs behind a median, and the range of their wall times.
 func spreadText(all []resourceUse) string {
@@ -172,26 +175,6 @@ func spreadText(all []resourceUse) string {
 		least, most = min(least, u.wall), max(most, u.wall)
 	}
 	return fmt.Sprintf("median of %d, %.1f to %.1f s", len(all), least, most)
-}
-
-func (b *bench) measureBuiltin() ([]figure, error) {
-	u, spread, err := b.medianOf(func() (resourceUse, error) {
-		return b.wordCount("large.txt", `stage "map" { kind = "map"  builtin = ["wordcount"]  resources { memory = "256MiB" } }
-  stage "reduce" { kind = "reduce"  tasks = 2  builtin = ["sum"]  combiner = true  resources { memory = "256MiB" } }`)
-	})
-	if err != nil {
-		return nil, err
-	}
-	size, err := sizeMB(b.path("large.txt"))
-	if err != nil {
-		return nil, err
-	}
-	what := fmt.Sprintf("built-in word count of %.0f MB", size)
-	return []figure{
-		{what + ", wall", u.wall, "s", targetBuiltin, fmt.Sprintf("%s, %d cores", spread, runtime.NumCPU())},
-		{what + ", CPU", u.cpu, "s", 0, ""},
-		{what + ", rate", size / u.cpu, "MB/s per core", 0, "input bytes per second of CPU time"},
-	}, nil
 }
 
 func (b *bench) measureStreaming() ([]figure, error) {
@@ -222,13 +205,13 @@ func (b *bench) measureStreaming() ([]figure, error) {
 	}
 	what := fmt.Sprintf("Python word count of %.0f MB, ", size)
 	return []figure{
-		{what + "without Drover, wall", medianBy(plain.theirs, wallOf), "s", 0, "map | sort | reduce, LC_ALL=C; " + spreadText(plain.theirs)},
-		{what + "without Drover, CPU", medianBy(plain.theirs, cpuOf), "s", 0, ""},
-		{what + "wall", plain.median(wallOf), "s", 0, spreadText(plain.ours)},
-		{what + "CPU", plain.median(cpuOf), "s", 0, ""},
-		{what + "CPU over that without Drover", plain.ratio(cpuOf), "times", targetRatio, plain.ratioSpread(cpuOf)},
-		{what + "combiner, wall", combined.median(wallOf), "s", 0, spreadText(combined.ours)},
-		{what + "combiner, CPU over that without Drover", combined.ratio(cpuOf), "times", targetCombine, combined.ratioSpread(cpuOf)},
+		{what + "without Drover, wall", medianBy(plain.theirs, wallOf), "s", "map | sort | reduce, LC_ALL=C; " + spreadText(plain.theirs)},
+		{what + "without Drover, CPU", medianBy(plain.theirs, cpuOf), "s", ""},
+		{what + "wall", plain.median(wallOf), "s", spreadText(plain.ours)},
+		{what + "CPU", plain.median(cpuOf), "s", ""},
+		{what + "CPU over that without Drover", plain.ratio(cpuOf), "times", plain.ratioSpread(cpuOf)},
+		{what + "combiner, wall", combined.median(wallOf), "s", spreadText(combined.ours)},
+		{what + "combiner, CPU over that without Drover", combined.ratio(cpuOf), "times", combined.ratioSpread(cpuOf)},
 	}, nil
 }
 
