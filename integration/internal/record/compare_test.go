@@ -28,17 +28,22 @@ BenchmarkSort-1   1   100 ns/op   60.0 MB/s
 BenchmarkSort-1   1   200 ns/op   50.0 MB/s
 PASS
 `
+	sortTable = `measurement          value        note
+sort, wall           2.5 s        median of 5
+sort, wall over dd   0.500 times  median of 5 pairs
+`
 )
 
 func TestFigures(t *testing.T) {
+	const of = "nodes 100, tenants 1, tasks 0, features plain, policy fifo, "
 	want := []figure{
-		{name: "job of one task", value: 25.1},
-		{name: "tasks of true", value: 775, higher: true},
-		{name: "nodes 100, tenants 1, tasks 0, features plain, policy fifo, PLACEMENTS/S", value: 106407, higher: true},
-		{name: "nodes 100, tenants 1, tasks 0, features plain, policy fifo, P50 MS", value: 0.76},
-		{name: "nodes 100, tenants 1, tasks 0, features plain, policy fifo, RSS", value: 47},
-		{name: "BenchmarkSort-1 ns/op", value: 200},
-		{name: "BenchmarkSort-1 MB/s", value: 50, higher: true},
+		{name: "job of one task", value: 25.1, unit: "ms", target: 25},
+		{name: "tasks of true", value: 775, unit: "/s", higher: true},
+		{name: of + "PLACEMENTS/S", value: 106407, unit: "/s", higher: true},
+		{name: of + "P50 MS", value: 0.76, unit: "ms"},
+		{name: of + "RSS", value: 47, unit: "MiB"},
+		{name: "BenchmarkSort-1 ns/op", value: 200, unit: "ns/op"},
+		{name: "BenchmarkSort-1 MB/s", value: 50, unit: "MB/s", higher: true},
 	}
 	got := figures(devTable + "\n" + schedulerTable + "\n" + goOutput)
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(figure{})); d != "" {
@@ -157,6 +162,9 @@ func TestCompare(t *testing.T) {
 	own.load, own.Others = 9, 0.01 // the benchmark itself loaded the machine
 	memory := measured(quiet, devTable)
 	memory.Command = "TMPDIR='/dev/shm' x"
+	slower := strings.NewReplacer("2.5 s", "9.5 s", "0.500", "0.700").Replace(sortTable)
+	const slowerText = "| figure | before | now | |\n| --- | --- | --- | --- |\n" +
+		"| sort, wall over dd | 0.5 | 0.7 | **worse** |\n1 figures compared; not listed: changes of at most 10%.\n"
 	changed := strings.NewReplacer("25.1 ms", "28.0 ms", "775 /s", "900 /s").Replace(devTable)
 	for _, c := range []struct {
 		name   string
@@ -174,6 +182,9 @@ func TestCompare(t *testing.T) {
 		{"busy now", Page(measured(quiet, devTable)), measured(busy, devTable), "Not compared: the machine had other work during one of them.\n", 0},
 		{"not busy at the end, but before", Page(measured(shared, devTable)), measured(quiet, devTable), "Not compared: the machine had other work during one of them.\n", 0},
 		{"loaded by the benchmark", Page(measured(own, devTable)), measured(own, devTable), "2 figures compared; not listed: changes of at most 10%.\n", 0},
+		{"ratios of another machine", Page(measured(other, sortTable)), measured(quiet, slower), "Ratios alone: it was measured on another machine.\n\n" + slowerText, 1},
+		{"ratios of a busy machine", Page(measured(quiet, sortTable)), measured(busy, slower), "Ratios alone: the machine had other work during one of them.\n\n" + slowerText, 1},
+		{"ratios in memory", Page(measured(inMemory, sortTable)), measured(quiet, slower), "Not compared: its temporary files were on another file system.\n", 0},
 		{"other settings", Page(memory), measured(quiet, devTable), "Not compared: it was measured by `TMPDIR='/dev/shm' x`.\n", 0},
 		{"a table of another kind", Page(measured(quiet, "FLOOD  READ MS\nlists  5\n")), measured(quiet, "FLOOD  READ MS\nlists  9\n"),
 			"Not compared: the tables of this part have no figures that are known to be better or worse.\n", 0},
