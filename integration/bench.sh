@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The benchmarks of `make bench`, natively on this machine, with tables in
 # out/bench. Each part also writes its page of docs/measured, with date, machine
-# and commit. They need neither root nor network. Arguments select parts: dev, harness,
+# and commit, and all figures go to one table, summary.md. They need neither root nor network. Arguments select parts: dev, harness,
 # scheduler, coordinator; profile, page, million, worst, worlds, simulations, mutants, curves, floods, day, fuzz, damage, simulator; hdfs (Java); and limits, task, suspend, preempt, which run on machines
 # of the test bed (root, make deps).
 #
@@ -26,7 +26,11 @@
 #   TEXT='...'   pattern of text files for the word counts; default: generated words
 #
 # A figure more than a tenth worse than on the page of the last release (the newest tag; HEAD while there
-# is none), on the same quiet machine, is printed and stands at the end of the page.
+# is none), on the same quiet machine, is printed and stands at the end of the page; a ratio to a peer of
+# the same run on any machine. The summary does the same with its rows.
+#
+# `bench.sh summary` measures nothing: it writes docs/measured/summary.md and summary.jsonl, one table of the figures
+# of all pages with their targets of today, peers and ratios. Each run ends with it.
 #
 # A missed target is shown and makes the exit code 1. Busy machines miss targets,
 # so no required check runs this script.
@@ -40,7 +44,8 @@ code=0
 exec 3>&2 # progress that does not belong on a page
 . integration/targets.sh
 
-make -s build && go build -o bin/devbench ./integration/cmd/devbench && go build -o bin/record ./integration/cmd/record || exit 1
+[ "$*" = summary ] || make -s build || exit 1
+go build -o bin/devbench ./integration/cmd/devbench && go build -o bin/record ./integration/cmd/record || exit 1
 settings= # the settings above that are not defaults, for the recorded command
 for v in RUNS REPEATS MODES HOLD LEVELS ROUNDS TASKS JOBS INPUTS WORLDS SIMULATIONS FUZZTIME MEM NODES CPUS TEXT TMPDIR; do
   [ -n "${!v:-}" ] && settings+="$v=${!v@Q} "
@@ -247,10 +252,26 @@ on_testbed() {
     bin/testbed run -nodes "${NODES:-3}" -mem "${MEM:-1024}" -cpus "${CPUS:-1}" -hdfs -- bin/demo -drover bin/drover -scenario "$scenario" -json "$out/$scenario.json" -limit 60m "$@"
 }
 
+# bars prints the targets of today of each part, and the coordinator's with the values on its page.
+bars() {
+  echo "== dev" && bin/devbench -targets &&
+    echo "== hdfs" && bin/devbench -targets -parts hdfs || return 1
+  echo "== coordinator"
+  cat docs/measured/coordinator.md 2>/dev/null | coordinator_targets || : # a page may miss a target
+}
+
+# summary writes one table of the figures of all pages, and what became worse since that of the last release.
+summary() {
+  local text
+  text=$(bars) && bin/record -summary docs/measured -command "integration/bench.sh summary" <<<"$text"
+}
+
+[ "$*" = summary ] && { summary; exit; }
 for p in ${*:-dev harness scheduler coordinator}; do
   case $p in
     dev | harness | scheduler | coordinator | profile | page | million | worst | worlds | simulations | mutants | curves | floods | day | fuzz | damage | simulator | hdfs | limits | task | suspend | preempt) part "$p" "$p" ;;
     *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, coordinator, profile, page, million, worst, worlds, simulations, mutants, curves, floods, day, fuzz, damage, simulator, hdfs, limits, task, suspend or preempt" >&2; exit 2 ;;
   esac
 done
+[ "${RECORD:-}" = no ] || summary || code=1
 exit $code

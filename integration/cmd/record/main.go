@@ -4,6 +4,10 @@
 //
 //	record -part NAME -command TEXT [-commit NAME] [-others PROCESSORS] [-failed] FILE
 //	record -print-commit
+//	record -summary FOLDER <BARS
+//
+// The last form writes summary.md and summary.jsonl of a folder from the pages in it, and from the
+// targets of today, as devbench -targets and targets.sh print them.
 package main
 
 import (
@@ -30,6 +34,7 @@ func main() {
 	printCommit := flag.Bool("print-commit", false, "print the present commit: a benchmark may change files of the repository")
 	others := flag.Float64("others", record.UnknownOthers, "processors that other work had meanwhile, on average")
 	failed := flag.Bool("failed", false, "the benchmark failed or missed a target")
+	summary := flag.String("summary", "", "write the summary of this `folder` of pages")
 	flag.Parse()
 	name, err := *commit, error(nil)
 	if name == "" {
@@ -39,6 +44,8 @@ func main() {
 	case err != nil:
 	case *printCommit:
 		fmt.Println(name)
+	case *summary != "":
+		err = summarize(*summary, *command, os.Stdin)
 	default:
 		err = run(*part, *command, name, *others, *failed, flag.Args())
 	}
@@ -62,32 +69,32 @@ func run(part, command, commit string, others float64, failed bool, args []strin
 	}
 	m.Others = others
 	now := record.Measurement{Part: part, Command: command, At: time.Now(), Commit: commit, Machine: m, Output: string(out), Failed: failed}
-	before, err := lastPage(args[0])
+	before, err := lastRelease(args[0])
 	if err != nil {
 		return err
 	}
-	against, worse := record.Compare(before, now)
+	against, worse := record.Compare(string(before), now)
 	if worse > 0 {
 		fmt.Print(against)
 	}
 	return os.WriteFile(args[0], []byte(record.Page(now)+against), 0o644)
 }
 
-// lastPage returns the page in the last release, which is the newest tag, or in HEAD if there is no
-// tag; "" if it has no such page.
-func lastPage(file string) (string, error) {
+// lastRelease returns a file as it is in the last release, which is the newest tag, or in HEAD if
+// there is no tag; nothing if there is no such file.
+func lastRelease(file string) ([]byte, error) {
 	abs, err := filepath.Abs(file)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	dir, name := filepath.Split(abs)
 	revision := "HEAD"
 	if tag, err := exec.Command("git", "-C", dir, "describe", "--tags", "--abbrev=0").Output(); err == nil {
 		revision = strings.TrimSpace(string(tag))
 	}
-	page, err := exec.Command("git", "-C", dir, "show", revision+":./"+name).Output()
+	text, err := exec.Command("git", "-C", dir, "show", revision+":./"+name).Output()
 	if _, ok := errors.AsType[*exec.ExitError](err); ok {
-		return "", nil // the release has no such page
+		return nil, nil // the release has no such file
 	}
-	return string(page), err
+	return text, err
 }

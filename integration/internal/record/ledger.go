@@ -16,15 +16,37 @@ func ReadLedger[T any](file string) ([]T, error) {
 	} else if err != nil {
 		return nil, err
 	}
+	all, err := ParseLedger[T](text)
+	if err != nil {
+		return nil, fmt.Errorf("%s, %w", file, err)
+	}
+	return all, nil
+}
+
+// ParseLedger returns the lines of a ledger's text.
+func ParseLedger[T any](text []byte) ([]T, error) {
 	var all []T
 	for line := range bytes.Lines(text) {
 		var e T
 		if err := json.Unmarshal(line, &e); err != nil {
-			return nil, fmt.Errorf("%s, line %d: %w", file, len(all)+1, err)
+			return nil, fmt.Errorf("line %d: %w", len(all)+1, err)
 		}
 		all = append(all, e)
 	}
 	return all, nil
+}
+
+// Ledger returns the text of a ledger with these entries.
+func Ledger[T any](entries []T) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	for _, entry := range entries {
+		if err := e.Encode(entry); err != nil {
+			return nil, err
+		}
+	}
+	return b.Bytes(), nil
 }
 
 // AppendLedger adds a line to a ledger.
