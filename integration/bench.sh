@@ -100,8 +100,8 @@ beside() {
 }
 
 # 1. drover dev: start, a job of one task, many short tasks beside xargs, the built-in word
-# count, a sort beside sort(1), and the word count in
-# Python with and without Drover.
+# count beside awk, a sort beside sort(1), both also beside a copy in memory and dd as the limits of the machine, and
+# the word count in Python with and without Drover.
 dev() { bin/devbench -runs "$runs" -text "${TEXT:-}"; }
 
 # 2. The harness alone: partition, sort and spill, merge, programs, in MB/s per

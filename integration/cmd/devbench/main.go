@@ -39,7 +39,7 @@ func main() {
 	quick := flag.Bool("quick", false, "an eighth of the data and no targets, to test the benchmark itself")
 	text := flag.String("text", "", "pattern of text files to repeat; default: generated words")
 	runs := flag.Int("runs", 3, "runs of each measurement; the median is reported")
-	parts := flag.String("parts", "", "parts to measure, separated by commas: start, one, many, words, sort, streaming, hdfs (inside `testbed hdfs`); default: all")
+	parts := flag.String("parts", "", "parts to measure, separated by commas: start, one, many, machine, words, sort, streaming, hdfs (inside `testbed hdfs`); default: all")
 	list := flag.Bool("targets", false, "measure nothing: list the targets of the parts; by default of all but hdfs")
 	flag.Parse()
 	if *list {
@@ -109,7 +109,7 @@ func measure(ctx context.Context, drover, text, parts string, quick bool, runs i
 	if quick {
 		divide = 8
 	}
-	b := &bench{ctx: ctx, drover: drover, dir: dir, runs: runs, divide: divide}
+	b := &bench{ctx: ctx, drover: drover, dir: dir, runs: runs, divide: divide, ownText: text != ""}
 	if err := errors.Join(makeText(b.path("small.txt"), text, smallSize/int64(divide)), makeText(b.path("large.txt"), text, largeSize/int64(divide))); err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func measure(ctx context.Context, drover, text, parts string, quick bool, runs i
 	for _, part := range []struct {
 		name    string
 		measure func() ([]figure, error)
-	}{{"start", b.measureStart}, {"one", b.measureOneTask}, {"many", b.measureManyTasks}, {"words", b.measureBuiltin}, {"sort", b.measureSort}, {"streaming", b.measureStreaming}, {hdfsPart, b.measureHDFS}} {
+	}{{"start", b.measureStart}, {"one", b.measureOneTask}, {"many", b.measureManyTasks}, {"machine", b.measureMachine}, {"words", b.measureBuiltin}, {"sort", b.measureSort}, {"streaming", b.measureStreaming}, {hdfsPart, b.measureHDFS}} {
 		if parts != "" && !slices.Contains(strings.Split(parts, ","), part.name) {
 			continue
 		}
@@ -140,6 +140,8 @@ type bench struct {
 	dir    string
 	runs   int
 	divide int // all amounts of work are divided by it
+
+	ownText bool // the text is not generated
 }
 
 func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }

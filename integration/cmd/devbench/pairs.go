@@ -74,7 +74,11 @@ func (p pairResult) ratios(of func(resourceUse) float64) []float64 {
 // ratioSpread states the number of pairs of which ratio is the median, and their range.
 func (p pairResult) ratioSpread(of func(resourceUse) float64) string {
 	v := p.ratios(of)
-	return fmt.Sprintf("median of %d pairs, %.2f to %.2f", len(v), slices.Min(v), slices.Max(v))
+	form := "%.2f"
+	if slices.Min(v) < 0.1 {
+		form = "%.3g"
+	}
+	return fmt.Sprintf("median of %d pairs, "+form+" to "+form, len(v), slices.Min(v), slices.Max(v))
 }
 
 // pairsOf runs two measurements alternately, with one input and then with another, and returns the
@@ -195,7 +199,8 @@ func (b *bench) measureSort() ([]figure, error) {
 	}
 	defer os.Remove(b.path("lines.txt"))
 	out := b.path("sorted")
-	p, err := b.pairs(func() (u resourceUse, err error) {
+	limits := b.limits(size)
+	all, err := b.alternate(append([]func() (resourceUse, error){func() (u resourceUse, err error) {
 		if err := os.RemoveAll(out); err != nil {
 			return u, err
 		}
@@ -222,19 +227,20 @@ func (b *bench) measureSort() ([]figure, error) {
 		return u, err
 	}, func() (resourceUse, error) {
 		return b.shell("sort --parallel=2 -S 1G -T . lines.txt > sorted.txt")
-	})
+	}}, uses(limits)...)...)
 	if err != nil {
 		return nil, err
 	}
 	if same, err := b.shell(fmt.Sprintf("cat %s/part-* | cmp - sorted.txt", out)); err != nil {
 		return nil, fmt.Errorf("Drover and sort differ (after %v s): %w", same.wall, err)
 	}
-	what := fmt.Sprintf("sort of %.0f MB of lines, ", float64(size)/1e6)
-	return []figure{
+	what := fmt.Sprintf("sort of %s of lines, ", mb(size))
+	p := pairResult{all[0], all[1]}
+	return append([]figure{
 		{what + "wall", p.median(wallOf), "s", fmt.Sprintf("identity map and reduce, %d cores", runtime.NumCPU())},
 		{what + "wall over sort --parallel=2 -S 1G", p.ratio(wallOf), "times", p.ratioSpread(wallOf)},
 		{what + "CPU over sort --parallel=2 -S 1G", p.ratio(cpuOf), "times", p.ratioSpread(cpuOf)},
-	}, nil
+	}, rateOverLimits(what, size, p.ours, limits, all[2:])...), nil
 }
 
 // shell runs a command of the shell in the folder of the benchmark, in the C locale.
