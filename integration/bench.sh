@@ -29,6 +29,9 @@
 # is none), on the same quiet machine, is printed and stands at the end of the page; a ratio to a peer of
 # the same run on any machine. The summary does the same with its rows.
 #
+# dev counts words beside awk and, where there is Java, beside Hadoop, whose jars are in the cache of the test bed or fetched by
+# Maven; where a peer is absent, its row says so.
+#
 # `bench.sh summary` measures nothing: it writes docs/measured/summary.md and summary.jsonl, one table of the figures
 # of all pages with their targets of today, peers and ratios. Each run ends with it.
 #
@@ -100,7 +103,7 @@ beside() {
 }
 
 # 1. drover dev: start, a job of one task, many short tasks beside xargs, the built-in word
-# count beside awk, a sort beside sort(1), both also beside a copy in memory and dd as the limits of the machine, and
+# count beside awk and Hadoop, a sort beside sort(1), both also beside a copy in memory and dd as the limits of the machine, and
 # the word count in Python with and without Drover.
 dev() { bin/devbench -runs "$runs" -text "${TEXT:-}"; }
 

@@ -23,6 +23,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/drover-run/drover/integration/internal/cache"
 	"github.com/drover-run/drover/internal/median"
 )
 
@@ -142,6 +143,8 @@ type bench struct {
 	divide int // all amounts of work are divided by it
 
 	ownText bool // the text is not generated
+
+	entries []*cache.Entry // in use until the end, which releases them
 }
 
 func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }

@@ -26,7 +26,7 @@ func (b *bench) measureBuiltin() ([]figure, error) {
 		return b.wordCount(large, `stage "map" { kind = "map"  builtin = ["wordcount"]  resources { memory = "256MiB" } }
   stage "reduce" { kind = "reduce"  tasks = 2  builtin = ["sum"]  combiner = true  resources { memory = "256MiB" } }`)
 	}}
-	counters := []counter{b.awk(large)}
+	counters := []counter{b.awk(large), b.hadoop(large)}
 	for _, c := range counters {
 		if c.use != nil {
 			works = append(works, c.use)

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -46,5 +47,34 @@ func TestSimpleAwkProgram(t *testing.T) {
 	}
 	if want := "a\t1\nb\t2\n"; string(out) != want {
 		t.Errorf("counts %q, want %q", out, want)
+	}
+}
+
+// Where a peer is absent its figures say why, and no figure is measured beside it.
+func TestAbsentPeers(t *testing.T) {
+	t.Setenv("PATH", "")
+	b := &bench{ctx: t.Context(), dir: t.TempDir(), divide: 1}
+	for _, c := range []counter{b.awk("text"), b.hadoop("text")} {
+		if c.use != nil || c.note == "" {
+			t.Errorf("%s: %+v", c.name, c)
+		}
+	}
+	if limits := b.diskLimits(mib); limits != nil {
+		t.Errorf("without dd there are limits of the disk: %+v", limits)
+	}
+}
+
+// The version of Hadoop is that of its jars; an error fits in a table, in one line.
+func TestNotesOfHadoop(t *testing.T) {
+	for path, want := range map[string]string{"/a/lib/avro-1.jar:/b/lib/hadoop-common-3.5.0.jar": "Hadoop 3.5.0", "": "Hadoop of unknown version"} {
+		if got := hadoopVersion(path); got != want {
+			t.Errorf("%q has version %q, want %q", path, got, want)
+		}
+	}
+	if got := shorten("this host lacks:\n  maven   fetches jars\n"); got != "this host lacks: maven fetches jars" {
+		t.Errorf("%q", got)
+	}
+	if got := shorten(strings.Repeat("ä", 500)); len([]rune(got)) != 124 {
+		t.Errorf("%q", got)
 	}
 }

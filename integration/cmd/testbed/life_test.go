@@ -154,7 +154,7 @@ func TestTestbedLeavesNothing(t *testing.T) {
 				t.Errorf("the run's folder exists: %v, want %v", err == nil, tt.wantFolder)
 			}
 			if tt.wantFolder {
-				c, err := cache.Open(repoRoot())
+				c, err := cache.Open(cache.RepoRoot())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -168,7 +168,7 @@ func TestTestbedLeavesNothing(t *testing.T) {
 
 func TestUpAndDown(t *testing.T) {
 	program := buildCommand(t)
-	c, err := cache.Open(repoRoot())
+	c, err := cache.Open(cache.RepoRoot())
 	if err != nil {
 		t.Fatal(err)
 	}

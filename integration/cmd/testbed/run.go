@@ -92,7 +92,7 @@ func (b *testbedFlags) makeConfig(ctx context.Context, c cache.Dir, inUse *cache
 	if err := build.Require(groups...); err != nil {
 		return nil, fmt.Errorf("%w\nwithout machines (-host): %v", err, run.CheckHost(ctx))
 	}
-	root := repoRoot()
+	root := cache.RepoRoot()
 	if root == "" {
 		return nil, errors.New("testbed: the machines' agent is compiled from this repository: run the command inside it")
 	}

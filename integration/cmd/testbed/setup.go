@@ -5,30 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/drover-run/drover/integration/internal/build"
 	"github.com/drover-run/drover/integration/internal/cache"
 )
 
-// repoRoot returns the root of this repository if the working directory is in it, else "".
-func repoRoot() string {
-	d, err := os.Getwd()
-	if err != nil {
-		return ""
-	}
-	for ; ; d = filepath.Dir(d) {
-		b, err := os.ReadFile(filepath.Join(d, "go.mod"))
-		if err == nil && strings.HasPrefix(string(b), "module github.com/drover-run/drover\n") {
-			return d
-		}
-		if d == filepath.Dir(d) {
-			return ""
-		}
-	}
-}
-
-func openCache() (cache.Dir, error) { return cache.Open(repoRoot()) }
+func openCache() (cache.Dir, error) { return cache.Open(cache.RepoRoot()) }
 
 func newProgress() *build.Progress { return build.NewProgress(os.Stderr) }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -41,10 +40,7 @@ func makeHDFS(ctx context.Context, dir string) error {
 	if err := os.CopyFS(src, java.Sources); err != nil {
 		return err
 	}
-	mvn := exec.CommandContext(ctx, "mvn", "-B", "-q", "-Dstyle.color=never", copyJars,
-		"-DoutputDirectory="+filepath.Join(dir, "lib"), "-DincludeScope=runtime")
-	mvn.Dir = src
-	if _, err := runCommand(mvn); err != nil {
+	if err := fetchJars(ctx, src, dir); err != nil {
 		return err
 	}
 	// The Maven jars contain no web pages; the daemons only require the folders.
@@ -56,12 +52,26 @@ func makeHDFS(ctx context.Context, dir string) error {
 	if err := os.Rename(filepath.Join(src, "log4j.properties"), filepath.Join(dir, "conf", "log4j.properties")); err != nil {
 		return err
 	}
-	sources, err := fs.Glob(java.Sources, "*.java")
+	return compileJava(ctx, src, dir, filepath.Join(dir, "lib", "*"))
+}
+
+// fetchJars copies the jars of the pom in src to the entry dir.
+func fetchJars(ctx context.Context, src, dir string) error {
+	mvn := exec.CommandContext(ctx, "mvn", "-B", "-q", "-Dstyle.color=never", copyJars,
+		"-DoutputDirectory="+filepath.Join(dir, "lib"), "-DincludeScope=runtime")
+	mvn.Dir = src
+	_, err := runCommand(mvn)
+	return err
+}
+
+// compileJava compiles the sources in src to the entry dir.
+func compileJava(ctx context.Context, src, dir, classPath string) error {
+	sources, err := filepath.Glob(filepath.Join(src, "*.java"))
 	if err != nil {
 		return err
 	}
 	javac := exec.CommandContext(ctx, "javac", append([]string{"-nowarn", "-proc:none",
-		"-cp", filepath.Join(dir, "lib", "*"), "-d", filepath.Join(dir, "classes")}, sources...)...)
+		"-cp", classPath, "-d", filepath.Join(dir, "classes")}, sources...)...)
 	javac.Dir = src
 	_, err = runCommand(javac)
 	return err

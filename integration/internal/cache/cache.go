@@ -44,6 +44,23 @@ func Open(root string) (Dir, error) {
 	return Dir(d), nil
 }
 
+// RepoRoot returns the root of this repository if the working directory is in it, else "".
+func RepoRoot() string {
+	d, err := os.Getwd()
+	if err != nil {
+		return ""
+	}
+	for ; ; d = filepath.Dir(d) {
+		b, err := os.ReadFile(filepath.Join(d, "go.mod"))
+		if err == nil && strings.HasPrefix(string(b), "module github.com/drover-run/drover\n") {
+			return d
+		}
+		if d == filepath.Dir(d) {
+			return ""
+		}
+	}
+}
+
 // Path joins elements to the folder's path.
 func (d Dir) Path(elem ...string) string {
 	return filepath.Join(append([]string{string(d)}, elem...)...)
