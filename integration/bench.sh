@@ -255,10 +255,11 @@ on_testbed() {
     bin/testbed run -nodes "${NODES:-3}" -mem "${MEM:-1024}" -cpus "${CPUS:-1}" -hdfs -- bin/demo -drover bin/drover -scenario "$scenario" -json "$out/$scenario.json" -limit 60m "$@"
 }
 
-# bars prints the targets of today of each part, and the coordinator's with the values on its page.
-bars() {
+# targets prints those of today of each part, and the coordinator's with the values on its page.
+targets() {
   echo "== dev" && bin/devbench -targets &&
     echo "== hdfs" && bin/devbench -targets -parts hdfs || return 1
+  emulated_targets
   echo "== coordinator"
   cat docs/measured/coordinator.md 2>/dev/null | coordinator_targets || : # a page may miss a target
 }
@@ -266,7 +267,7 @@ bars() {
 # summary writes one table of the figures of all pages, and what became worse since that of the last release.
 summary() {
   local text
-  text=$(bars) && bin/record -summary docs/measured -command "integration/bench.sh summary" <<<"$text"
+  text=$(targets) && bin/record -summary docs/measured -command "integration/bench.sh summary" <<<"$text"
 }
 
 [ "$*" = summary ] && { summary; exit; }

@@ -4,7 +4,7 @@
 //
 //	record -part NAME -command TEXT [-commit NAME] [-others PROCESSORS] [-failed] FILE
 //	record -print-commit
-//	record -summary FOLDER <BARS
+//	record -summary FOLDER <TARGETS
 //
 // The last form writes summary.md and summary.jsonl of a folder from the pages in it, and from the
 // targets of today, as devbench -targets and targets.sh print them.

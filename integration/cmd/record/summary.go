@@ -16,7 +16,7 @@ const summaryName = "summary"
 // summarize writes the summary of the pages in a folder, with the tables of targets that it reads,
 // and prints how many are met and what became worse. command is the one that repeats it.
 func summarize(dir, command string, targets io.Reader) error {
-	bars, err := io.ReadAll(io.LimitReader(targets, maxOutput))
+	tables, err := io.ReadAll(io.LimitReader(targets, maxOutput))
 	if err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func summarize(dir, command string, targets io.Reader) error {
 		}
 		pages[name] = string(text)
 	}
-	rows, others := record.Summarize(pages, record.Bars(string(bars)))
+	rows, others := record.Summarize(pages, record.Targets(string(tables)))
 	ledger := filepath.Join(dir, summaryName+".jsonl")
 	last, err := lastRelease(ledger)
 	if err != nil {

@@ -18,10 +18,10 @@ func TestSummarizeAFolder(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "dev.md"), []byte(page), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	const bars = "== dev\nmeasurement  value  target  note\nstart  -  1 s  not measured\n"
+	const targets = "== dev\nmeasurement  value  target  note\nstart  -  1 s  not measured\n"
 	var first string
 	for range 2 {
-		if err := summarize(dir, "bench", strings.NewReader(bars)); err != nil {
+		if err := summarize(dir, "bench", strings.NewReader(targets)); err != nil {
 			t.Fatal(err)
 		}
 		text, err := os.ReadFile(filepath.Join(dir, "summary.md"))

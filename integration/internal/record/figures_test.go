@@ -83,7 +83,7 @@ func TestBadPagesHaveFiguresOrNone(t *testing.T) {
 			from := r.IntN(len(page))
 			damaged := string(page[:from]) + string(page[from+r.IntN(len(page)-from):])
 			text, _ := Compare(damaged, Measurement{Command: "x", Commit: "abc", Output: damaged})
-			rows, others := Summarize(map[string]string{"x": damaged}, Bars("== x\n"+damaged))
+			rows, others := Summarize(map[string]string{"x": damaged}, Targets("== x\n"+damaged))
 			against, _ := CompareSummaries(rows, rows)
 			if page := SummaryPage("x", rows, others, text+against); !strings.HasPrefix(page, "# Measured: summary\n") {
 				t.Fatalf("the summary of %q is %q", damaged, page)

@@ -31,7 +31,7 @@ func parseFreed(p *parser, m []string) {
 }
 
 func parseDump(p *parser, m []string) {
-	for i, what := range []string{"dump", "restoration"} {
+	for i, what := range []string{"dump", "restore"} {
 		p.addNumber(figure{name: m[1] + ": " + what, unit: "MB/s", higher: true}, m[2+2*i])
 		p.addNumber(figure{name: ratioName(m[1]+": time of the "+what, "criu alone"), unit: "times", ratio: true}, m[3+2*i])
 	}

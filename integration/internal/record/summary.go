@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 )
@@ -18,7 +19,7 @@ type Row struct {
 	Ratio       float64 `json:"ratio,omitempty"` // the figure over that of the peer, in the same run
 	Target      float64 `json:"target,omitempty"`
 	Higher      bool    `json:"higher_is_better,omitempty"` // of the ratio where there is a peer; then the target is the least, else the most
-	Status      string  `json:"status,omitempty"`           // met, MISSED or not measured, if there is a target
+	Status      string  `json:"status,omitempty"`           // met or MISSED, if there is a target; not measured
 	Date        string  `json:"date,omitempty"`
 	Commit      string  `json:"commit,omitempty"`
 	Machine     string  `json:"machine,omitempty"`
@@ -27,28 +28,28 @@ type Row struct {
 	Command     string  `json:"command,omitempty"` // that repeats the measurement
 }
 
-// Bars returns the figures that have targets now, of each part, from the text of tables as devbench
+// Targets returns the figures that have targets now, of each part, from the text of tables as devbench
 // and targets.sh print them; a line "== PART" is before those of a part.
-func Bars(text string) map[string][]figure {
-	bars := map[string][]figure{}
+func Targets(text string) map[string][]figure {
+	targets := map[string][]figure{}
 	for section := range strings.SplitSeq("\n"+text, "\n== ") {
 		part, table, _ := strings.Cut(section, "\n")
-		bars[strings.TrimSpace(part)] = slices.DeleteFunc(figures(table), func(f figure) bool { return f.target == 0 })
+		targets[strings.TrimSpace(part)] = slices.DeleteFunc(figures(table), func(f figure) bool { return f.target == 0 })
 	}
-	delete(bars, "")
-	return bars
+	delete(targets, "")
+	return targets
 }
 
-// Summarize returns the figures of pages, by their names without .md: those with targets, then those
-// beside a peer, then the others, each in the order of parts and of the pages. The bars are those of today, whatever the pages say: a figure has its bar's target, and
-// the bar's value if it has one; a bar without a figure is not measured. Others are the pages without
-// figures, with their results.
-func Summarize(pages map[string]string, bars map[string][]figure) (rows []Row, others []string) {
-	parts := slices.AppendSeq(slices.Collect(maps.Keys(bars)), maps.Keys(pages))
+// Summarize returns the figures of pages, by their names without .md: those with targets, then those beside a peer,
+// then the others, each in the order of parts and of the pages. The targets are those of today, whatever the pages
+// say. If a target has a value, the figure has it too; a target without a figure is not measured. Others are
+// the pages without figures, with their results.
+func Summarize(pages map[string]string, targets map[string][]figure) (rows []Row, others []string) {
+	parts := slices.AppendSeq(slices.Collect(maps.Keys(targets)), maps.Keys(pages))
 	slices.Sort(parts)
 	for _, part := range slices.Compact(parts) {
 		p, ok := parsePage(pages[part])
-		more := p.rows(part, bars[part])
+		more := p.rows(part, targets[part])
 		if ok && len(more) == 0 {
 			others = append(others, fmt.Sprintf("[%[1]s](%[1]s.md) of %[2]s %[3]s", part, p.date, p.result))
 		}
@@ -70,18 +71,18 @@ func (r Row) class() int {
 	}
 }
 
-// rows returns the figures of a page with the bars of its part.
-func (p page) rows(part string, bars []figure) (rows []Row) {
+// rows returns the figures of a page with the targets of its part.
+func (p page) rows(part string, targets []figure) (rows []Row) {
 	all := slices.Clone(p.figures)
-	for _, bar := range bars {
-		i := slices.IndexFunc(all, func(f figure) bool { return f.name == bar.name })
+	for _, t := range targets {
+		i := slices.IndexFunc(all, func(f figure) bool { return f.name == t.name })
 		switch {
 		case i < 0:
-			all = append(all, bar)
-		case bar.missing:
-			all[i].target = bar.target
+			all = append(all, t)
+		case t.missing:
+			all[i].target = t.target
 		default:
-			all[i] = bar
+			all[i] = t
 		}
 	}
 	values := map[string]figure{}
@@ -137,16 +138,24 @@ func (r Row) repeated(rows []Row) bool {
 	})
 }
 
+// number3 returns a number with three digits, or with all before the point, for people: without an exponent.
+func number3(v float64) string {
+	if math.Abs(v) >= 1000 {
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprintf("%.3g", v)
+}
+
 // markdown returns the row of the table.
 func (r Row) markdown() string {
 	value, ratio, target, unit, status := "", "", "", r.Unit, r.Status
 	if r.Value != 0 || r.Peer == "" && r.Status != notMeasuredText {
-		value = strings.TrimSpace(fmt.Sprintf("%.3g %s", r.Value, r.Unit))
+		value = strings.TrimSpace(number3(r.Value) + " " + r.Unit)
 	}
 	if r.Peer != "" {
 		unit = "times"
 		if r.Ratio != 0 {
-			ratio = fmt.Sprintf("%.3g", r.Ratio)
+			ratio = number3(r.Ratio)
 		}
 	}
 	if r.Target != 0 {

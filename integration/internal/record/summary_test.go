@@ -16,7 +16,7 @@ func pageOf(m Machine, output string) string {
 	return Page(Measurement{Command: "x", At: time.Unix(0, 0), Commit: "abc", Machine: m, Output: output})
 }
 
-const summaryBars = `== dev
+const summaryTargets = `== dev
 measurement         value  target            note
 job of one task     -      20 ms  not measured
 start of a command  -      15 ms  not measured
@@ -26,7 +26,7 @@ restart                  4 s    3 s     MISSED
 one over three           1.5 times  2 times     met  
 `
 
-// Each bar of today is in the summary, with the page's value, the bar's own value, or none.
+// Each target of today is in the summary, with the page's value, the target's own value, or none.
 func TestSummarize(t *testing.T) {
 	busy := summaryMachine
 	busy.load = 9
@@ -35,7 +35,7 @@ func TestSummarize(t *testing.T) {
 		"coordinator": pageOf(summaryMachine, "measurement  value\nrestart  2 s  1 s  MISSED\n"),
 		"chaos":       pageOf(summaryMachine, "no fault\n"),
 		"README":      "# Measured\n",
-	}, Bars(summaryBars))
+	}, Targets(summaryTargets))
 	if want := []string{"[chaos](chaos.md) of 1970-01-01T00:00:00Z completed"}; !slices.Equal(others, want) {
 		t.Errorf("other pages: %q, want %q", others, want)
 	}
@@ -64,9 +64,9 @@ func TestSummarize(t *testing.T) {
 	}
 }
 
-// A bar of a part without a page is not measured either.
-func TestBarsWithoutPages(t *testing.T) {
-	rows, _ := Summarize(nil, Bars(summaryBars))
+// A target of a part without a page is not measured either.
+func TestTargetsWithoutPages(t *testing.T) {
+	rows, _ := Summarize(nil, Targets(summaryTargets))
 	var got []string
 	for _, r := range rows {
 		got = append(got, r.Part+" "+r.Measurement+" "+r.Status)
