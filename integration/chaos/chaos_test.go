@@ -623,10 +623,12 @@ func (h *chaos) awaitClean() {
 		return nil
 	}
 	h.waitUntil(cleanLimit, "machines and coordinators without leftovers", func(ctx context.Context) error {
-		for k, n := range h.bed.Nodes {
-			left, err := h.cluster.Leftovers(ctx, k+1)
-			if err := check(n.Name, left, err); err != nil {
-				return err
+		for _, list := range []func(context.Context, int) ([]string, error){h.cluster.Folders, h.cluster.Leftovers} {
+			for k, n := range h.bed.Nodes {
+				left, err := list(ctx, k+1)
+				if err := check(n.Name, left, err); err != nil {
+					return err
+				}
 			}
 		}
 		for _, v := range h.cluster.Servers() {

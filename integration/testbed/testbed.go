@@ -155,18 +155,27 @@ func (h *HDFS) Load(ctx context.Context, local, remote string, blockBytes int, p
 	return err
 }
 
-// pollEvery is the interval of WaitFor.
-const pollEvery = 20 * time.Millisecond
+// Pauses of WaitFor between two looks.
+const (
+	shortestPause = 20 * time.Millisecond
+	longestPause  = time.Second
+)
+
+// pauseAfter returns how long WaitFor pauses after a look that took so long: four times as long, in bounds. A look
+// may start programs on an emulated processor; without a pause, looking would take the processor time of what is
+// waited for.
+func pauseAfter(look time.Duration) time.Duration {
+	return min(longestPause, max(shortestPause, 4*look))
+}
 
 // WaitFor polls a condition until it returns nil. It fails after limit or when ctx ends; the error
 // names what was waited for and the condition's last error.
 func WaitFor(ctx context.Context, limit time.Duration, what string, condition func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
 	var last error
 	for {
+		began := time.Now()
 		err := condition(ctx)
 		if err == nil {
 			return nil
@@ -174,10 +183,12 @@ func WaitFor(ctx context.Context, limit time.Duration, what string, condition fu
 		if ctx.Err() == nil || last == nil { // an error caused by the end of ctx says less
 			last = err
 		}
+		pause := time.NewTimer(pauseAfter(time.Since(began)))
 		select {
 		case <-ctx.Done():
+			pause.Stop()
 			return fmt.Errorf("waited %v for %s: %w", limit, what, last)
-		case <-tick.C:
+		case <-pause.C:
 		}
 	}
 }

@@ -81,6 +81,20 @@ func TestWaitForNamesConditionAndLastReason(t *testing.T) {
 	}
 }
 
+func TestPausesFollowLooks(t *testing.T) {
+	for look, want := range map[time.Duration]time.Duration{
+		0:                      shortestPause,
+		time.Millisecond:       shortestPause,
+		50 * time.Millisecond:  200 * time.Millisecond,
+		250 * time.Millisecond: longestPause,
+		time.Minute:            longestPause,
+	} {
+		if got := pauseAfter(look); got != want {
+			t.Errorf("a pause of %v after a look of %v, want %v", got, look, want)
+		}
+	}
+}
+
 func TestEndedTestbedIsReported(t *testing.T) {
 	f := &File{Control: filepath.Join(t.TempDir(), "gone"), HDFS: &HDFSInfo{}, Nodes: []NodeInfo{{Name: "n1"}}}
 	path := filepath.Join(t.TempDir(), "testbed.json")
