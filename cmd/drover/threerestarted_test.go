@@ -244,7 +244,7 @@ func TestRollingRestartUnderLoad(t *testing.T) {
 
 	stopUsers()
 	var list droverJobs
-	if err := json.Unmarshal([]byte(c.operator("job", "list", "-all", "-json")), &list); err != nil {
+	if err := json.Unmarshal([]byte(c.operator("job", "list", "-all", "-json", "-limit", "0")), &list); err != nil {
 		t.Fatal(err)
 	}
 	if n := int(succeeded.Load()) + 3; len(list.Jobs) != n {
