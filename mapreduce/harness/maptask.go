@@ -19,6 +19,9 @@ func (t *task) runMap() error {
 		return t.runMapOnly()
 	}
 	opt := sortmerge.Options{Parts: t.spec.Reduces, Memory: t.spec.SortMemory, Dir: t.sortDir, FanIn: t.spec.FanIn, Precombined: t.isWordCount()}
+	if t.spec.MapOutput.Codec == mapreduce.CodecZstd {
+		opt.Memory = max(opt.Memory-sortmerge.EncoderBytes, opt.Memory/2)
+	}
 	if t.spec.Combiner != nil {
 		opt.Combiner = t.newCombiner(t.spec.Combiner)
 	}

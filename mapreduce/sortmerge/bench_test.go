@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/drover-run/drover/mapreduce"
 )
@@ -47,6 +50,124 @@ func BenchmarkPartitionSortSpill(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
+		})
+	}
+}
+
+// textRecords returns encoded records as a map of a log writes them, and their bytes.
+func textRecords(n int) (records [][]byte, size int64) {
+	r := rand.New(rand.NewPCG(1, 2))
+	words := make([]string, 5000)
+	for i := range words {
+		for range 3 + r.IntN(8) {
+			words[i] += string(rune('a' + r.IntN(26)))
+		}
+	}
+	zipf := rand.NewZipf(r, 1.1, 4, uint64(len(words)-1))
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = words[zipf.Uint64()] + "/" + strconv.Itoa(r.IntN(1_000_000))
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
+		value := strconv.Itoa(r.IntN(1 << 30))
+		for range 8 {
+			value += " " + words[zipf.Uint64()]
+		}
+		var head [maxHeaderBytes]byte
+		rec := Record{Key: []byte(key), Value: []byte(value)}
+		b := append(append(head[:putHeader(head[:], rec)], rec.Key...), rec.Value...)
+		records, size = append(records, b), size+int64(len(b))
+	}
+	return records, size
+}
+
+// cpuTime returns the processor time of this process so far.
+func cpuTime(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// reportCPU reports the MB that the loop of b processed in each second of processor time, which
+// unlike the time on the clock does not depend on what else runs.
+func reportCPU(b *testing.B, size int64, since time.Duration) {
+	b.ReportMetric(float64(size)*float64(b.N)/1e6/(cpuTime(b)-since).Seconds(), "MB/cpu-s")
+}
+
+// BenchmarkWriteText writes sorted text-like records plain and compressed, and reports how many
+// bytes become one. node.compressBytesPerS and node.compressRatio come from it.
+func BenchmarkWriteText(b *testing.B) {
+	records, size := textRecords(500_000)
+	for _, codec := range []mapreduce.Codec{mapreduce.CodecNone, mapreduce.CodecZstd} {
+		b.Run("codec="+codec.String(), func(b *testing.B) {
+			path := filepath.Join(b.TempDir(), "out")
+			b.SetBytes(size)
+			stored, start := int64(1), cpuTime(b)
+			for b.Loop() {
+				w, err := createSegment(path, codec, maxBufferBytes)
+				if err != nil {
+					b.Fatal(err)
+				}
+				for _, rec := range records {
+					if err := w.addRecord(rec); err != nil {
+						b.Fatal(err)
+					}
+				}
+				if err := w.endPart(); err != nil {
+					b.Fatal(err)
+				}
+				index, err := w.close()
+				if err != nil {
+					b.Fatal(err)
+				}
+				stored = index.Parts[0].Length
+			}
+			reportCPU(b, size, start)
+			b.ReportMetric(float64(size)/float64(stored), "ratio")
+		})
+	}
+}
+
+// BenchmarkMergeText merges 16 segments of text-like records, plain and compressed.
+func BenchmarkMergeText(b *testing.B) {
+	records, size := textRecords(500_000)
+	const fan = 16
+	for _, codec := range []mapreduce.Codec{mapreduce.CodecNone, mapreduce.CodecZstd} {
+		b.Run("codec="+codec.String(), func(b *testing.B) {
+			dir := b.TempDir()
+			var segments []Segment
+			for i := range fan {
+				path := filepath.Join(dir, fmt.Sprint("segment", i))
+				w, err := createSegment(path, codec, maxBufferBytes)
+				if err != nil {
+					b.Fatal(err)
+				}
+				for k := i; k < len(records); k += fan {
+					if err := w.addRecord(records[k]); err != nil {
+						b.Fatal(err)
+					}
+				}
+				if err := w.endPart(); err != nil {
+					b.Fatal(err)
+				}
+				x, err := w.close()
+				if err != nil {
+					b.Fatal(err)
+				}
+				segments = append(segments, Segment{Path: path, Index: *x})
+			}
+			b.SetBytes(size)
+			start := cpuTime(b)
+			for b.Loop() {
+				g := ExternalMerge{Dir: dir, NamePrefix: "m", FanIn: fan, Memory: 64 << 20}
+				if _, err := g.mergeToFile(segments, filepath.Join(dir, "out"), mapreduce.CodecNone); err != nil {
+					b.Fatal(err)
+				}
+			}
+			reportCPU(b, size, start)
 		})
 	}
 }

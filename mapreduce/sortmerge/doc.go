@@ -9,7 +9,9 @@
 //
 // Memory: a Collector touches at most Options.Memory bytes for records and
 // their index. A merge uses one read buffer for each segment and two write
-// buffers, together at most Options.Memory, or 4 KiB each if that is more.
+// buffers, together at most Options.Memory, or 4 KiB each if that is more. The
+// decoders of compressed segments count in it, but two segments can always be
+// merged. The encoder of a compressed output takes EncoderBytes besides.
 //
 // Files have the format of package mapreduce: a sequence of partitions, each a
 // sequence of records, with a CRC-32C over the stored bytes that is checked when

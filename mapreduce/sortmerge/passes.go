@@ -37,45 +37,51 @@ type ExternalMerge struct {
 	created int
 }
 
-// neededBytes returns the memory of a merge of segments with these largest records. A reader holds
-// a buffer, or a whole record if that is larger; the writer has at most two buffers.
-func neededBytes(largest []int64, buffer int64) int64 {
+// need is what a merge holds of one segment.
+type need struct {
+	record  int64 // bytes of its largest record, 0 if that is unknown
+	decoder int64 // bytes of its decoder, 0 if it is not compressed
+}
+
+// neededBytes returns the memory of a merge of segments with these needs. A reader holds its
+// decoder and a buffer, or a whole record if that is larger; the writer has at most two buffers.
+func neededBytes(needs []need, buffer int64) int64 {
 	n := 2 * buffer
-	for _, l := range largest {
-		n += max(buffer, l)
+	for _, s := range needs {
+		n += max(buffer, s.record) + s.decoder
 	}
 	return n
 }
 
 // bufferBytes returns the size of each buffer when segments are merged.
 func (g *ExternalMerge) bufferBytes(segments []Segment) int {
-	largest := largestRecords(segments)
+	needs := needsOf(segments)
 	b := min(max(g.Memory/int64(len(segments)+2), minBufferBytes), maxBufferBytes)
-	for b > minBufferBytes && neededBytes(largest, b) > g.Memory {
+	for b > minBufferBytes && neededBytes(needs, b) > g.Memory {
 		b = max(b/2, minBufferBytes)
 	}
 	return int(b)
 }
 
-// fits reports whether segments with these largest records may be open at once. Two always may,
-// because there is no other way to merge them. Records that fit into the smallest buffer never
-// count.
-func (g *ExternalMerge) fits(largest []int64) bool {
-	n := int64(len(largest))
-	return n <= 2 || n <= int64(g.FanIn) && neededBytes(largest, minBufferBytes) <= max(g.Memory, (n+2)*minBufferBytes)
+// fits reports whether segments with these needs may be open at once. Two always may, because
+// there is no other way to merge them. Records that fit into the smallest buffer never count;
+// decoders always do.
+func (g *ExternalMerge) fits(needs []need) bool {
+	n := int64(len(needs))
+	return n <= 2 || n <= int64(g.FanIn) && neededBytes(needs, minBufferBytes) <= max(g.Memory, (n+2)*minBufferBytes)
 }
 
 // MergeToFanIn merges adjacent segments until at most FanIn are left, and so few
-// that their largest records fit into Memory. Each merge takes the adjacent
+// that their largest records and decoders fit into Memory. Each merge takes the adjacent
 // segments with the fewest bytes, no more of them than needed. Only adjacent
 // segments are merged, so that equal keys keep their order.
 func (g *ExternalMerge) MergeToFanIn(segments []Segment) ([]Segment, error) {
 	for {
-		largest := largestRecords(segments)
-		if g.fits(largest) {
+		needs := needsOf(segments)
+		if g.fits(needs) {
 			return segments, nil
 		}
-		at, width := g.nextMerge(segments, largest)
+		at, width := g.nextMerge(segments, needs)
 		g.created++
 		path := filepath.Join(g.Dir, fmt.Sprintf("%s-%d.segment", g.NamePrefix, g.created))
 		merged, err := g.mergeToFile(segments[at:at+width], path, mapreduce.CodecNone)
@@ -91,28 +97,39 @@ func (g *ExternalMerge) MergeToFanIn(segments []Segment) ([]Segment, error) {
 	}
 }
 
-// largestRecords returns the bytes of the largest record of each segment, 0 if it is unknown.
-func largestRecords(segments []Segment) []int64 {
-	largest := make([]int64, len(segments))
+// needsOf returns what a merge holds of each segment.
+func needsOf(segments []Segment) []need {
+	needs := make([]need, len(segments))
 	for i := range segments {
 		for _, p := range segments[i].Index.Parts {
-			largest[i] = max(largest[i], int64(p.Largest))
+			needs[i].record = max(needs[i].record, int64(p.Largest))
+		}
+		if segments[i].Index.Codec == mapreduce.CodecZstd {
+			needs[i].decoder = decoderBytes
 		}
 	}
-	return largest
+	return needs
+}
+
+// mergedNeed returns the need of the segment, not compressed, into which these are merged.
+func mergedNeed(needs []need) (merged need) {
+	for _, s := range needs {
+		merged.record = max(merged.record, s.record)
+	}
+	return merged
 }
 
 // nextMerge returns which segments to merge next: as few as bring their number down to FanIn, or
-// make the largest records fit into Memory. If no merge is enough, or the segments of such a merge
+// make them fit into Memory. If no merge is enough, or the segments of such a merge
 // do not fit into Memory themselves, it returns as many segments as fit.
-func (g *ExternalMerge) nextMerge(segments []Segment, largest []int64) (at, width int) {
+func (g *ExternalMerge) nextMerge(segments []Segment, needs []need) (at, width int) {
 	width = min(g.FanIn, len(segments)-g.FanIn+1)
 	if len(segments) <= g.FanIn {
 		for width = 2; width < len(segments); width++ {
 			if at := smallestWindow(segments, width, func(at int) bool {
 				end := at + width
-				rest := slices.Concat(largest[:at], []int64{slices.Max(largest[at:end])}, largest[end:])
-				return g.fits(largest[at:end]) && g.fits(rest)
+				rest := slices.Concat(needs[:at], []need{mergedNeed(needs[at:end])}, needs[end:])
+				return g.fits(needs[at:end]) && g.fits(rest)
 			}); at >= 0 {
 				return at, width
 			}
@@ -120,7 +137,7 @@ func (g *ExternalMerge) nextMerge(segments []Segment, largest []int64) (at, widt
 		width = len(segments) - 1
 	}
 	for ; ; width-- { // two always fit
-		if at := smallestWindow(segments, width, func(at int) bool { return g.fits(largest[at : at+width]) }); at >= 0 {
+		if at := smallestWindow(segments, width, func(at int) bool { return g.fits(needs[at : at+width]) }); at >= 0 {
 			return at, width
 		}
 	}
@@ -201,6 +218,7 @@ type Cursor struct {
 	parts       int
 	part        int
 	merger      *merger
+	decoders    decoders
 }
 
 // Open opens at most FanIn segments. The caller closes the cursor.
@@ -228,8 +246,11 @@ func (c *Cursor) nextPart() (*merger, error) {
 	}
 	readers := make([]*Reader, 0, len(c.segments))
 	for i, r := range c.segments {
-		rd, err := NewReader(r.Path, c.files[i], r.Index.Codec, r.Index.Parts[c.part], c.bufferBytes)
+		rd, err := newReader(r.Path, c.files[i], r.Index.Codec, r.Index.Parts[c.part], c.bufferBytes, &c.decoders)
 		if err != nil {
+			for _, rd := range readers {
+				rd.close()
+			}
 			return nil, err
 		}
 		readers = append(readers, rd)
@@ -260,6 +281,7 @@ func (c *Cursor) Next() (*Record, error) {
 // Close closes the readers and files.
 func (c *Cursor) Close() {
 	c.merger.close()
+	c.decoders.close()
 	for _, f := range c.files {
 		f.Close()
 	}

@@ -20,6 +20,7 @@ type Reader struct {
 	name              string
 	stored            storedReader
 	decoder           *zstd.Decoder
+	free              *decoders // receives decoder
 	decoded           io.Reader
 	buf               []byte
 	readPos, writePos int
@@ -56,6 +57,11 @@ func (s *storedReader) Read(p []byte) (int, error) {
 // NewReader reads the partition want, stored with codec in file. name appears in
 // error messages. buffer is in bytes; it grows for a larger record.
 func NewReader(name string, file io.ReaderAt, codec mapreduce.Codec, want mapreduce.PartitionRange, buffer int) (*Reader, error) {
+	return newReader(name, file, codec, want, buffer, &decoders{})
+}
+
+// newReader is like NewReader with decoders that other readers have returned.
+func newReader(name string, file io.ReaderAt, codec mapreduce.Codec, want mapreduce.PartitionRange, buffer int, free *decoders) (*Reader, error) {
 	r := &Reader{name: name, wantRange: want, rawLeft: want.RawLength, stored: storedReader{file: file, off: want.Offset, left: want.Length}}
 	r.buf = make([]byte, max(maxHeaderBytes, min(int64(buffer), want.RawLength)))
 	r.decoded = &r.stored
@@ -65,25 +71,55 @@ func NewReader(name string, file io.ReaderAt, codec mapreduce.Codec, want mapred
 		if want.Length == 0 {
 			break
 		}
-		d, err := zstd.NewReader(&r.stored, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20), zstd.WithDecoderLowmem(true))
+		d, err := free.take(&r.stored)
 		if err != nil {
 			return nil, r.corruptError(err.Error())
 		}
-		r.decoder, r.decoded = d, d
+		r.decoder, r.decoded, r.free = d, d, free
 	default:
 		return nil, r.corruptError("codec " + codec.String())
 	}
 	return r, nil
 }
 
+// decoders are those that no reader uses. A decoder is used for one partition after the other,
+// because its tables and its window cost more than the records of a small partition.
+type decoders struct{ idle []*zstd.Decoder }
+
+// take returns a decoder of r. It refuses a frame with a larger window than a segmentWriter's, so
+// that a file from another node cannot use up the memory of the task.
+func (d *decoders) take(r io.Reader) (*zstd.Decoder, error) {
+	n := len(d.idle)
+	if n == 0 {
+		return zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(windowBytes), zstd.WithDecoderLowmem(true))
+	}
+	z := d.idle[n-1]
+	d.idle = d.idle[:n-1]
+	return z, z.Reset(r)
+}
+
+// put takes back a decoder, which keeps no reference to its reader.
+func (d *decoders) put(z *zstd.Decoder) {
+	if z.Reset(nil) == nil {
+		d.idle = append(d.idle, z)
+	}
+}
+
+func (d *decoders) close() {
+	for _, z := range d.idle {
+		z.Close()
+	}
+	d.idle = nil
+}
+
 // Record returns the current record, valid until the next call of Next.
 func (r *Reader) Record() Record { return r.rec }
 
-// close frees the decoder and the buffer. It does not close the file.
+// close returns the decoder and frees the buffer. It does not close the file.
 func (r *Reader) close() {
 	if r.decoder != nil {
-		r.decoder.Close()
-		r.decoder = nil
+		r.free.put(r.decoder)
+		r.decoder, r.decoded = nil, &r.stored
 	}
 	r.buf = nil
 }

@@ -12,7 +12,19 @@ import (
 const (
 	minBufferBytes = 4 << 10
 	maxBufferBytes = 1 << 20
+
+	// windowBytes is how far back a compressed partition refers. A merge holds a window for each
+	// open segment, so it is small; text repeats itself at shorter distances.
+	windowBytes = 128 << 10
 )
+
+// EncoderBytes is the memory of the encoder of a compressed file besides the buffers, which
+// TestMemoryOfCodecs checks.
+const EncoderBytes = 2 << 20
+
+// decoderBytes is the memory of a decoder besides the buffer of its reader, which TestMemoryOfCodecs
+// checks: the window, a decoded block, a stored block, and tables.
+const decoderBytes = 768 << 10
 
 // segmentWriter writes a data file partition by partition.
 type segmentWriter struct {
@@ -33,7 +45,7 @@ func createSegment(path string, codec mapreduce.Codec, buffer int) (*segmentWrit
 	w := &segmentWriter{file: f, out: make([]byte, 0, buffer), index: mapreduce.Index{Codec: codec}}
 	if codec == mapreduce.CodecZstd {
 		w.raw = make([]byte, 0, buffer)
-		w.encoder, err = zstd.NewWriter(storedSink{w}, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20), zstd.WithLowerEncoderMem(true))
+		w.encoder, err = zstd.NewWriter(storedSink{w}, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(windowBytes), zstd.WithLowerEncoderMem(true))
 		if err != nil {
 			f.Close()
 			return nil, err
