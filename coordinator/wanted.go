@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -192,6 +193,7 @@ func mapReduceSpec(j *facts.Job, k facts.Key, t *droverv1.TaskSpec) {
 		}
 		red := &j.Spec.Stages[r]
 		t.Partitions = j.Stages[r].Tasks
+		t.CompressMapOutput = string(compressMapOutput(&j.Spec.Stages[m], red))
 		if red.HasKeys() {
 			t.Keys = &droverv1.MapKeys{Fields: int32(red.KeyFields), PartitionFields: int32(red.PartitionFields), PartitionKeys: red.PartitionKeys, Order: keyOrder(red)}
 		}
@@ -210,6 +212,21 @@ func mapReduceSpec(j *facts.Job, k facts.Key, t *droverv1.TaskSpec) {
 			t.MapTasks = j.Stages[m].Tasks
 		}
 	}
+}
+
+// minCompressMemory is the memory of a reduce task in bytes below which "auto" compresses nothing. A
+// quarter of it holds the decoders of all segments that are merged at once (decoderBytes of
+// mapreduce/sortmerge times the fan-in), and the rest holds them on a node that does not count them.
+const minCompressMemory = 128 << 20
+
+// compressMapOutput returns what nodes are told of the compression of map outputs. Only a node knows
+// whether its disks are limited, so it decides what "auto" is.
+func compressMapOutput(maps, reduces *jobspec.Stage) jobspec.Compression {
+	choice := cmp.Or(maps.CompressMapOutput, jobspec.CompressAuto)
+	if choice == jobspec.CompressAuto && reduces.Resources.Memory < minCompressMemory {
+		return jobspec.CompressNone
+	}
+	return choice
 }
 
 // keyOrder returns the order of a reduce stage's keys, nil for the order of their bytes, which

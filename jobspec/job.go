@@ -96,6 +96,9 @@ type Stage struct {
 	// of each map task. It is set in the reduce stage.
 	Combiner       bool     `json:"combiner,omitempty"`
 	CombineCommand []string `json:"combine_command,omitempty"`
+	// CompressMapOutput is set in the map stage; empty: CompressAuto. SetDefaults leaves it empty, so
+	// that a coordinator that does not know it accepts the job.
+	CompressMapOutput Compression `json:"compress_map_output,omitempty"`
 
 	// What of a mapper's line is its key, and which task of the reduce stage gets it. They are set
 	// in the reduce stage.
@@ -156,6 +159,16 @@ const (
 	KindMap    StageKind = "map"
 	KindReduce StageKind = "reduce"
 	KindGroup  StageKind = "group"
+)
+
+// Compression is whether map tasks compress their outputs.
+type Compression string
+
+// The compressions of map outputs.
+const (
+	CompressAuto Compression = "auto" // where the disk is slower than the processor
+	CompressNone Compression = "none"
+	CompressZstd Compression = "zstd"
 )
 
 // Priority orders regular jobs, and victims of preemption.

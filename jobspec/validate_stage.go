@@ -48,6 +48,15 @@ func (v *validator) checkKind(at string, s *Stage, count map[StageKind]int) {
 		v.addRelation(kind, at+".combiner", "put it into the reduce stage", "a combiner belongs to the reduce stage")
 	}
 	v.checkKeys(at, s)
+	switch s.CompressMapOutput {
+	case "":
+	case CompressAuto, CompressNone, CompressZstd:
+		if s.Kind != KindMap {
+			v.addRelation(kind, at+".compress_map_output", "put it into the map stage", "compress_map_output belongs to the map stage")
+		}
+	default:
+		v.addProblem(at+".compress_map_output", suggestOneOf(string(s.CompressMapOutput), "auto", "none", "zstd"), "compression %q is not known", s.CompressMapOutput)
+	}
 	switch {
 	case s.SlowStart == 0:
 	case s.Kind != KindReduce:

@@ -197,7 +197,7 @@ func (l *taskLayout) fillMapSpec(s *mapreduce.TaskSpec, spec *droverv1.TaskSpec,
 		return nil
 	}
 	s.Keys = keysOf(spec)
-	s.MapOutput = &mapreduce.MapOutputPaths{Data: p.metaPath(nameOut, nameData), Index: p.metaPath(nameOut, nameIndex), Codec: mapreduce.CodecNone}
+	s.MapOutput = &mapreduce.MapOutputPaths{Data: p.metaPath(nameOut, nameData), Index: p.metaPath(nameOut, nameIndex), Codec: l.cfg.mapOutputCodec(spec)}
 	if len(spec.GetCombineCommand()) > 0 || len(spec.GetCombineBuiltin()) > 0 {
 		c := newProgram(spec.GetCombineCommand(), spec.GetCombineBuiltin())
 		s.Combiner = &c

@@ -163,7 +163,8 @@ func TestMapReduceOnTwoNodes(t *testing.T) {
 	const maps, reduces = 4, 3
 	tasks := splitMaps(input, length, maps, reduces)
 	var outputs []*droverv1.MapOutput
-	for i, w := range tasks {
+	for i, w := range tasks { // each node stores both, and each reducer merges both
+		w.Spec.CompressMapOutput = []string{"none", "zstd"}[i/2]
 		nodes[i%2].put(w)
 	}
 	for i, w := range tasks {

@@ -22,7 +22,7 @@ const (
 var misplaced = map[string]string{
 	"cpu": inResources, "memory": inResources, "io": inResources,
 	"command": inStage, "builtin": inStage, "tasks": inStage, "kind": inStage, "after": inStage, "attempts": inStage, "time_limit": inStage,
-	"max_parallel": inStage, "slow_start": inStage, "exclusive": inStage, "disk": inStage, "combiner": inStage, "combine_command": inStage, "containers_used_again": inStage,
+	"max_parallel": inStage, "slow_start": inStage, "exclusive": inStage, "disk": inStage, "combiner": inStage, "combine_command": inStage, "containers_used_again": inStage, "compress_map_output": inStage,
 	"key_fields": inStage, "key_order": inStage, "partition_fields": inStage, "partition_keys": inStage, "partition_file": inStage,
 	"tenant": inJob, "priority": inJob, "project": inJob, "deadline": inJob, "on_miss": inJob, "runtime_bound": inJob, "image": inJob, "meta": inJob, "keep_failed": inJob, "gather_logs": inJob,
 	"args":       `Write the program and its arguments as one list: command = ["sh", "-c", "echo hello"].`,

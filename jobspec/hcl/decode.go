@@ -215,6 +215,7 @@ func (d *decoder) readStage(b *hcl.Block) {
 		"partition_keys":   listAttr(&s.PartitionKeys),
 		"partition_file":   textAttr(&s.PartitionFile),
 
+		"compress_map_output":   textAttr(&s.CompressMapOutput),
 		"containers_used_again": optionalBoolAttr(&s.ContainersUsedAgain),
 	}, map[string]blockSpec{
 		"resources": {once: true, read: func(d *decoder, b *hcl.Block) {

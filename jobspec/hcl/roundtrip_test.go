@@ -166,6 +166,9 @@ func (w *jobWriter) stage(s *jobspec.Stage) {
 	if s.PartitionFile != "" {
 		w.attr("partition_file", quote(s.PartitionFile))
 	}
+	if s.CompressMapOutput != "" {
+		w.attr("compress_map_output", quote(string(s.CompressMapOutput)))
+	}
 	if s.ContainersUsedAgain != nil {
 		w.attr("containers_used_again", fmt.Sprint(*s.ContainersUsedAgain))
 	}
@@ -230,6 +233,9 @@ func randomJob(r *rand.Rand) *jobspec.Job {
 		}
 		if kind != jobspec.KindMap {
 			s.Tasks = 1 + r.IntN(jobspec.MaxReduceTasks)
+		}
+		if kind == jobspec.KindMap {
+			s.CompressMapOutput = jobspec.Compression(pick("", "auto", "none", "zstd"))
 		}
 		if kind == jobspec.KindReduce {
 			s.Combiner, s.SlowStart = r.IntN(2) == 0, 0.01+0.99*r.Float64()

@@ -1318,8 +1318,11 @@ type TaskSpec struct {
 	// Bytes of the harness that the scheduler counted beside demand: the limit of the task's memory is both. 0: nothing
 	// was counted, as before a node had said its task_overhead_memory; the limit has that of the node.
 	HarnessMemory int64 `protobuf:"varint,31,opt,name=harness_memory,json=harnessMemory,proto3" json:"harness_memory,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// How a map task with reducers stores its output: "auto", "none" or "zstd". Unset, as by a coordinator that does not
+	// know it: not compressed. A node that does not know it compresses nothing; every node reads both.
+	CompressMapOutput string `protobuf:"bytes,32,opt,name=compress_map_output,json=compressMapOutput,proto3" json:"compress_map_output,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *TaskSpec) Reset() {
@@ -1567,6 +1570,13 @@ func (x *TaskSpec) GetHarnessMemory() int64 {
 		return x.HarnessMemory
 	}
 	return 0
+}
+
+func (x *TaskSpec) GetCompressMapOutput() string {
+	if x != nil {
+		return x.CompressMapOutput
+	}
+	return ""
 }
 
 // MapKeys says what of a mapper's line is its key, and which reducer gets it. Only
@@ -3985,7 +3995,7 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\vresume_from\x18\a \x01(\tR\n" +
 	"resumeFrom\x12\x1d\n" +
 	"\n" +
-	"resume_run\x18\b \x01(\x05R\tresumeRun\"\x81\t\n" +
+	"resume_run\x18\b \x01(\x05R\tresumeRun\"\xb1\t\n" +
 	"\bTaskSpec\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12\x1d\n" +
 	"\n" +
@@ -4022,7 +4032,8 @@ const file_drover_v1_node_proto_rawDesc = "" +
 	"\x0estart_pause_ms\x18\x1c \x01(\x03R\fstartPauseMs\x127\n" +
 	"\x15containers_used_again\x18\x1d \x01(\bH\x00R\x13containersUsedAgain\x88\x01\x01\x12&\n" +
 	"\x04keys\x18\x1e \x01(\v2\x12.drover.v1.MapKeysR\x04keys\x12%\n" +
-	"\x0eharness_memory\x18\x1f \x01(\x03R\rharnessMemory\x1a6\n" +
+	"\x0eharness_memory\x18\x1f \x01(\x03R\rharnessMemory\x12.\n" +
+	"\x13compress_map_output\x18  \x01(\tR\x11compressMapOutput\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x18\n" +

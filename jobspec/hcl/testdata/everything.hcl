@@ -17,6 +17,7 @@ job "nightly" {
     kind = "map"
     after = ["fetch"]
     builtin = ["grep", "ERROR.*"]
+    compress_map_output = "zstd"
     attempts = 2
     secret "TOKEN" { ref = "file:api-token" }
     secret "PASSWORD" { secret = "db@3" }
