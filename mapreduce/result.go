@@ -24,7 +24,7 @@ type Counters map[string]map[string]int64
 // a record is a line.
 type Flow struct {
 	Records int64 `json:"records"`
-	Bytes   int64 `json:"bytes"` // uncompressed
+	Bytes   int64 `json:"bytes"` // uncompressed, but for Result.Stored and Result.Fetched
 }
 
 // Result describes how a task ended. It is written once and last, under a
@@ -52,8 +52,10 @@ type Result struct {
 	MapOutput  Flow  `json:"map_out"`    // records the mapper wrote, before combining
 	CombineIn  Flow  `json:"combine_in"` // input of the combiner, summed over all its executions
 	CombineOut Flow  `json:"combine_out"`
-	Spilled    Flow  `json:"spilled"` // records written to segments, including the last one
-	Final      Flow  `json:"out"`     // final: partitions or output file
+	Spilled    Flow  `json:"spilled"`          // records written to segments, including the last one
+	Final      Flow  `json:"out"`              // final: partitions or output file
+	Stored     Flow  `json:"stored,omitzero"`  // map: the partitions in Final, with their bytes as stored
+	Fetched    Flow  `json:"fetched,omitzero"` // reduce: the partitions of all map tasks, with their bytes as stored
 	Groups     int64 `json:"groups,omitempty"`
 
 	Spills      int `json:"spills,omitempty"`

@@ -163,6 +163,7 @@ func TestMapReduceOnTwoNodes(t *testing.T) {
 	const maps, reduces = 4, 3
 	tasks := splitMaps(input, length, maps, reduces)
 	var outputs []*droverv1.MapOutput
+	var stored, fetched int64
 	for i, w := range tasks { // each node stores both, and each reducer merges both
 		w.Spec.CompressMapOutput = []string{"none", "zstd"}[i/2]
 		nodes[i%2].put(w)
@@ -172,6 +173,10 @@ func TestMapReduceOnTwoNodes(t *testing.T) {
 		if s.GetOutputLength() == 0 || s.GetUsage().GetMemoryPeak() == 0 || s.GetOutputChecksum() == "" || s.GetCounters()["map:in_records"] == 0 {
 			t.Errorf("map %d: %v", i, s)
 		}
+		if c := s.GetCounters(); c["map:stored_records"] != c["map:out_records"] || (c["map:stored_bytes"] < c["map:out_bytes"]) != (i/2 == 1) {
+			t.Errorf("map %d of compression %q: %v", i, w.Spec.CompressMapOutput, c)
+		}
+		stored += s.GetCounters()["map:stored_bytes"]
 		outputs = append(outputs, outputOf(w, nodes[i%2].address))
 	}
 	var files []string
@@ -189,6 +194,10 @@ func TestMapReduceOnTwoNodes(t *testing.T) {
 		if st, err := os.Stat(files[i]); err != nil || st.Size() != s.GetOutputLength() {
 			t.Errorf("reduce %d reported %d bytes: %v %v", i, s.GetOutputLength(), st, err)
 		}
+		fetched += s.GetCounters()["reduce:fetched_bytes"]
+	}
+	if stored == 0 || stored != fetched {
+		t.Errorf("%d bytes stored, %d fetched", stored, fetched)
 	}
 	sameCounts(t, readCounts(t, files...), want)
 	for _, n := range nodes {

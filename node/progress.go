@@ -66,6 +66,11 @@ func (p *progress) apply(r *mapreduce.Result) {
 			p.counters[own+name+"_records"], p.counters[own+name+"_bytes"] = f.Records, f.Bytes
 		}
 	}
+	for name, f := range map[string]mapreduce.Flow{mapreduce.CounterStored: r.Stored, mapreduce.CounterFetched: r.Fetched} {
+		if f.Records != 0 || f.Bytes != 0 {
+			p.counters[name+"_records"], p.counters[name+"_bytes"] = f.Records, f.Bytes
+		}
+	}
 	p.status, p.inputBytes = oneLine(r.Status), r.Input.Bytes
 }
 

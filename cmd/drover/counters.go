@@ -13,10 +13,10 @@ import (
 
 // harnessCounters are the harness's counters of a map or reduce stage, in the order in
 // which records pass them, with their names for users. The keys are
-// KIND:FLOW_records and KIND:FLOW_bytes.
+// KIND:FLOW_records and KIND:FLOW_bytes. What is "as stored" may be compressed.
 var harnessCounters = []struct{ key, text string }{
 	{"in", "input"}, {"map_out", "output of the mapper"}, {"combine_in", "into the combiner"}, {"combine_out", "out of the combiner"},
-	{"spilled", "spilled to disk"}, {"out", "output"},
+	{"spilled", "spilled to disk"}, {"out", "output"}, {"stored", "output as stored"}, {"fetched", "fetched as stored"},
 }
 
 // counterKinds are the stage kinds with harness counters.

@@ -50,6 +50,8 @@ func (t *task) recordStats(s sortmerge.Stats, x *mapreduce.Index) {
 	t.partial.Spills, t.partial.MergePasses = s.Spills, s.MergePasses
 	for _, p := range x.Parts {
 		t.out.add(int(p.Records), int(p.RawLength))
+		t.partial.Stored.Records += p.Records
+		t.partial.Stored.Bytes += p.Length
 	}
 }
 

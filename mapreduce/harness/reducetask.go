@@ -20,6 +20,10 @@ func (t *task) runReduce() error {
 	if err != nil {
 		return err
 	}
+	for _, s := range segments {
+		t.partial.Fetched.Records += s.Range.Records
+		t.partial.Fetched.Bytes += s.Range.Length
+	}
 	g := &sortmerge.ExternalMerge{Dir: t.sortDir, NamePrefix: "merge", FanIn: t.spec.FanIn, Memory: t.spec.SortMemory}
 	runs, err := g.MergeToFanIn(t.mergeInputs(segments))
 	t.partial.MergePasses, t.partial.Spilled = g.Passes, mapreduce.Flow{Records: g.Records, Bytes: g.Bytes}
