@@ -25,13 +25,13 @@ func TestMapTasksAreToldWhetherToCompress(t *testing.T) {
 	})
 	for name, c := range map[string]jobspec.Compression{"left-out": "", "auto": jobspec.CompressAuto, "never": jobspec.CompressNone, "always": jobspec.CompressZstd} {
 		j := mapReduceJob(name, 3)
-		j.Stages[0].CompressMapOutput, j.Stages[1].Resources.Memory = c, minCompressMemory
+		j.Stages[0].CompressMapOutput, j.Stages[1].Resources.Memory = c, minReduceMemoryToCompress
 		b.submit(j)
 		b.waitForEnd(name, succeeded)
 	}
 	for name, c := range map[string]jobspec.Compression{"small": "", "small-always": jobspec.CompressZstd} {
 		j := mapReduceJob(name, 3)
-		j.Stages[0].CompressMapOutput, j.Stages[1].Resources.Memory = c, minCompressMemory-1
+		j.Stages[0].CompressMapOutput, j.Stages[1].Resources.Memory = c, minReduceMemoryToCompress-1
 		b.submit(j)
 		b.waitForEnd(name, succeeded)
 	}

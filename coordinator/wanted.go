@@ -214,16 +214,16 @@ func mapReduceSpec(j *facts.Job, k facts.Key, t *droverv1.TaskSpec) {
 	}
 }
 
-// minCompressMemory is the memory of a reduce task in bytes below which "auto" compresses nothing. A
+// minReduceMemoryToCompress is the memory of a reduce task in bytes below which "auto" compresses nothing. A
 // quarter of it holds the decoders of all segments that are merged at once (decoderBytes of
 // mapreduce/sortmerge times the fan-in), and the rest holds them on a node that does not count them.
-const minCompressMemory = 128 << 20
+const minReduceMemoryToCompress = 128 << 20
 
 // compressMapOutput returns what nodes are told of the compression of map outputs. Only a node knows
 // whether its disks are limited, so it decides what "auto" is.
 func compressMapOutput(maps, reduces *jobspec.Stage) jobspec.Compression {
 	choice := cmp.Or(maps.CompressMapOutput, jobspec.CompressAuto)
-	if choice == jobspec.CompressAuto && reduces.Resources.Memory < minCompressMemory {
+	if choice == jobspec.CompressAuto && reduces.Resources.Memory < minReduceMemoryToCompress {
 		return jobspec.CompressNone
 	}
 	return choice

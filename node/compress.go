@@ -4,6 +4,7 @@ import (
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
 	"github.com/drover-run/drover/jobspec"
 	"github.com/drover-run/drover/mapreduce"
+	"github.com/drover-run/drover/mapreduce/sortmerge"
 )
 
 // What the encoder of map outputs does to text, as BenchmarkWriteText of mapreduce/sortmerge
@@ -12,6 +13,10 @@ const (
 	compressBytesPerS = 200e6 // uncompressed bytes of one core; the encoder uses no second one
 	compressRatio     = 2.5   // uncompressed bytes that become one byte
 )
+
+// minMapMemoryToCompress is the demand of a map task in bytes below which "auto" compresses nothing: its
+// memory for sorting would not be twice that of the encoder.
+const minMapMemoryToCompress = 2 * sortmerge.EncoderBytes * sortMemoryDivisor
 
 // mapOutputCodec returns how a map task stores its output. A choice that this node does not know, of
 // a newer coordinator, is not compressed: every reducer reads that.
@@ -24,7 +29,7 @@ func (c *Config) mapOutputCodec(spec *droverv1.TaskSpec) mapreduce.Codec {
 	case jobspec.CompressZstd:
 		return mapreduce.CodecZstd
 	case jobspec.CompressAuto:
-		if compressingIsFaster(limits.io, limits.CPU) {
+		if spec.GetDemand().GetMemory() >= minMapMemoryToCompress && compressingIsFaster(limits.io, limits.CPU) {
 			return mapreduce.CodecZstd
 		}
 	}

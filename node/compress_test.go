@@ -33,8 +33,9 @@ func TestCompressingIsFaster(t *testing.T) {
 }
 
 func TestMapOutputCodec(t *testing.T) {
-	slow := &droverv1.Resources{Cpu: 1000, Io: 1 << 20}
-	fast := &droverv1.Resources{Cpu: 1000, Io: 1 << 40}
+	slow := &droverv1.Resources{Cpu: 1000, Io: 1 << 20, Memory: minMapMemoryToCompress}
+	fast := &droverv1.Resources{Cpu: 1000, Io: 1 << 40, Memory: minMapMemoryToCompress}
+	small := &droverv1.Resources{Cpu: 1000, Io: 1 << 20, Memory: minMapMemoryToCompress - 1}
 	for name, c := range map[string]struct {
 		choice   string
 		demand   *droverv1.Resources
@@ -45,6 +46,8 @@ func TestMapOutputCodec(t *testing.T) {
 		"auto on a slow disk":                 {"auto", slow, true, mapreduce.CodecZstd},
 		"auto on a fast disk":                 {"auto", fast, true, mapreduce.CodecNone},
 		"auto without enforcement":            {"auto", slow, false, mapreduce.CodecNone},
+		"auto with little memory":             {"auto", small, true, mapreduce.CodecNone},
+		"always, with little memory":          {"zstd", small, true, mapreduce.CodecZstd},
 		"never":                               {"none", slow, true, mapreduce.CodecNone},
 		"always, on a fast disk":              {"zstd", fast, true, mapreduce.CodecZstd},
 		"always, without enforcement":         {"zstd", slow, false, mapreduce.CodecZstd},

@@ -138,7 +138,6 @@ func TestRandomJobsMatchReference(t *testing.T) {
 		m, r, c := programs(j)
 		memory := rapid.SampledFrom([]int64{4 << 10, 16 << 10, 1 << 20}).Draw(t, "memory")
 		fanIn := rapid.IntRange(2, 5).Draw(t, "fan-in")
-		codec := rapid.SampledFrom([]mapreduce.Codec{mapreduce.CodecNone, mapreduce.CodecZstd}).Draw(t, "codec")
 		var texts, got []string
 		var results []*mapreduce.Result
 		var specs []mapreduce.TaskSpec
@@ -149,7 +148,7 @@ func TestRandomJobsMatchReference(t *testing.T) {
 			s.SortMemory, s.FanIn, s.Combiner = memory, fanIn, c
 			s.Keys = mapreduce.Keys{Fields: j.KeyFields, PartitionFields: j.PartitionFields, PartitionKeys: j.PartitionKeys, Order: j.KeyOrder}
 			if j.Reduces > 0 {
-				s.MapOutput.Codec = codec
+				s.MapOutput.Codec = rapid.SampledFrom([]mapreduce.Codec{mapreduce.CodecNone, mapreduce.CodecZstd}).Draw(t, "codec")
 			}
 			h.writeInput(&s, stored...)
 			res := h.runOK(s)

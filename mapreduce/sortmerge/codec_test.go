@@ -82,10 +82,11 @@ func TestMemoryOfCodecs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if took := liveHeap() - before; took > EncoderBytes {
+	took := liveHeap() - before
+	if took > EncoderBytes {
 		t.Errorf("an encoder takes %d bytes, %d are counted", took, EncoderBytes)
 	}
-	t.Logf("%d bytes for each decoder", each)
+	t.Logf("%d bytes for each decoder, %d for an encoder", each, took)
 }
 
 // Compressed segments are merged in the memory that plain ones are merged in, however many there
