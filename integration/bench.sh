@@ -2,14 +2,15 @@
 # The benchmarks of `make bench`, natively on this machine, with tables in
 # out/bench. Each part also writes its page of docs/measured, with date, machine
 # and commit, and all figures go to one table, summary.md. They need neither root nor network. Arguments select parts: dev, harness,
-# scheduler, coordinator; profile, page, million, worst, worlds, simulations, mutants, curves, floods, day, fuzz, damage, simulator; hdfs (Java); and limits, task, suspend, preempt, which run on machines
-# of the test bed (root, make deps).
+# scheduler, coordinator; profile, page, million, worst, worlds, simulations, mutants, curves, floods, day, fuzz, damage, simulator; hdfs (Java); and limits, task, suspend, suspend-large, preempt, clone,
+# which run on machines of the test bed (root, make deps).
 #
 #   RUNS=5       runs of each benchmark; coordinator and page: three at least
 #   REPEATS=1    preempt: runs of each mode, about 3 minutes each
 #   MODES=...    preempt: alone,suspend,kill,none
 #   HOLD=100     suspend: MiB of memory of the task; above 200 the machines must be
-#                larger: HOLD=1024 MEM=3072 NODES=1 LEVELS=checkpointed
+#                larger, as in suspend-large
+#   TESTS=no     clone: without `make test`, which takes most of an hour
 #   LEVELS=...   suspend: frozen,swapped,checkpointed
 #   ROUNDS=3     suspend: rounds of each level but frozen, and of criu, runc and ctr alone; task: rounds of both sides
 #   TASKS=10     task: containers of each side in a round
@@ -50,7 +51,7 @@ exec 3>&2 # progress that does not belong on a page
 [ "$*" = summary ] || make -s build || exit 1
 go build -o bin/devbench ./integration/cmd/devbench && go build -o bin/record ./integration/cmd/record || exit 1
 settings= # the settings above that are not defaults, for the recorded command
-for v in RUNS REPEATS MODES HOLD LEVELS ROUNDS TASKS JOBS INPUTS WORLDS SIMULATIONS FUZZTIME MEM NODES CPUS TEXT TMPDIR; do
+for v in RUNS REPEATS MODES HOLD LEVELS ROUNDS TASKS TESTS JOBS INPUTS WORLDS SIMULATIONS FUZZTIME MEM NODES CPUS TEXT TMPDIR; do
   [ -n "${!v:-}" ] && settings+="$v=${!v@Q} "
 done
 
@@ -245,6 +246,47 @@ task() {
 # 5. How fast a task of HOLD MiB is suspended and resumed, compared with criu, runc and ctr alone.
 suspend() { on_testbed suspend -hold "${HOLD:-100}" -rounds "${ROUNDS:-3}" -levels "${LEVELS:-frozen,swapped,checkpointed}"; }
 
+# The same of a checkpoint of 1 GiB.
+suspend-large() { HOLD=1024 MEM=3072 NODES=1 LEVELS=checkpointed suspend; }
+
+# What a newcomer waits for in a clean clone of HEAD: `make run` with empty caches of Go, Maven and the test bed, and again;
+# `make check` of a second time, and `make test`. Installed packages stay. Its targets are in targets.sh.
+clone() {
+  local dir status
+  dir=$(mktemp -d) || return 1
+  clone_times "$dir" | tee "$out/clone.measured"
+  status=${PIPESTATUS[0]}
+  clone_targets <"$out/clone.measured" || status=1
+  chmod -R u+w "$dir" && rm -rf "$dir" # modules are read-only
+  return "$status"
+}
+
+# clone_times FOLDER prints lines of timed and word_count of a clone in a folder.
+clone_times() {
+  local dir=$1
+  : >"$out/clone.log"
+  git clone -q . "$dir/drover" &&
+    timed "make run, empty caches" run && word_count "word count of 32 maps, empty caches" &&
+    timed "make run" run && word_count "word count of 32 maps" || return 1
+  [ "${TESTS:-}" = no ] || { timed "make check, first" check && timed "make check" check && timed "make test" test; }
+}
+
+# timed WHAT TARGET makes a target in the clone, and prints what and the seconds that it took. Output is in clone.log.
+timed() {
+  local began=$EPOCHREALTIME
+  (unset CGO_ENABLED GOFLAGS RUNS TEXT TMPDIR TESTS
+    export GOCACHE=$dir/go GOMODCACHE=$dir/modules DROVER_CACHE=$dir/testbed MAVEN_OPTS="-Dmaven.repo.local=$dir/maven"
+    make -C "$dir/drover" "$2") >"$dir/output" 2>&1 </dev/null || { echo "make $2 failed: see $out/clone.log"; cat "$dir/output" >>"$out/clone.log"; return 1; }
+  cat "$dir/output" >>"$out/clone.log"
+  awk -v what="$1" -v s="$EPOCHREALTIME" -v began="$began" 'BEGIN { printf "%s: %.1f s\n", what, s - began }'
+}
+
+# word_count WHAT prints what and the seconds of the word count of the last `make run`, as Drover says them.
+word_count() {
+  awk -v what="$1" '/^job .* \(wordcount\) succeeded after/ { n = split($6, t, /[ms]/); print what ": " ($6 ~ /ms$/ ? t[1] / 1000 : n > 2 ? 60 * t[1] + t[2] : t[1]) " s"; found = 1 } END { exit !found }' "$dir/output" ||
+    { echo "$1: no time in the output of make run"; return 1; }
+}
+
 # 6. Deadline jobs on full machines: with suspension, with kill, with neither.
 preempt() { on_testbed preempt -runs "${REPEATS:-1}" -modes "${MODES:-alone,suspend,kill,none}"; }
 
@@ -262,6 +304,8 @@ targets() {
   emulated_targets
   echo "== coordinator"
   cat docs/measured/coordinator.md 2>/dev/null | coordinator_targets || : # a page may miss a target
+  echo "== clone"
+  cat docs/measured/clone.md 2>/dev/null | clone_targets || :
 }
 
 # summary writes one table of the figures of all pages, and what became worse since that of the last release.
@@ -273,9 +317,9 @@ summary() {
 [ "$*" = summary ] && { summary; exit; }
 for p in ${*:-dev harness scheduler coordinator}; do
   case $p in
-    dev | harness | scheduler | coordinator | profile | page | million | worst | worlds | simulations | mutants | curves | floods | day | fuzz | damage | simulator | hdfs | limits | task | suspend | preempt) part "$p" "$p" ;;
+    dev | harness | scheduler | coordinator | profile | page | million | worst | worlds | simulations | mutants | curves | floods | day | fuzz | damage | simulator | hdfs | limits | task | suspend | suspend-large | preempt | clone) part "$p" "$p" ;;
     summary) ;; # each run ends with it
-    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, coordinator, profile, page, million, worst, worlds, simulations, mutants, curves, floods, day, fuzz, damage, simulator, hdfs, limits, task, suspend, preempt or summary" >&2; exit 2 ;;
+    *) echo "bench.sh: unknown part $p: use dev, harness, scheduler, coordinator, profile, page, million, worst, worlds, simulations, mutants, curves, floods, day, fuzz, damage, simulator, hdfs, limits, task, suspend, suspend-large, preempt, clone or summary" >&2; exit 2 ;;
   esac
 done
 [ "${RECORD:-}" = no ] || summary || code=1

@@ -1,6 +1,6 @@
 # Targets of parts of bench.sh that are measured by several programs. Sourced by bench.sh.
 
-# emulated_targets prints the targets of the parts task and suspend, which measure on emulated machines and do not check them:
+# emulated_targets prints the targets of the parts task, suspend and suspend-large, which measure on emulated machines and do not check them:
 # the summary does.
 emulated_targets() {
   cat <<'END'
@@ -12,6 +12,10 @@ measurement                                                value  target     not
 frozen: from the decision to the processor freed, median  -      0.02 s     not measured
 checkpointed: time of the dump over criu alone             -      1.5 times  not measured
 checkpointed: time of the restore over criu alone          -      1.5 times  not measured
+== suspend-large
+measurement                                                value  target     note
+checkpointed: time of the dump over criu alone             -      1.2 times  not measured
+checkpointed: time of the restore over criu alone          -      1.2 times  not measured
 END
 }
 
@@ -51,6 +55,27 @@ coordinator_targets() {
       row("placements of one coordinator over those of three", ratio, "times", 2, "median of the runs beside each other")
       row("restart with 100,000 jobs", restart, "s", 3, "")
       row("longest stop of Apply by a snapshot of a million live tasks", pause, "ms", 50, "the snapshot itself, or an entry after it")
+      exit bad
+    }'
+}
+
+# clone_targets reads what the part clone has measured, lines "WHAT: N s", and prints its targets in the form of devbench's table.
+# It fails if one is missed or was not measured.
+clone_targets() {
+  awk '
+    { i = index($0, ": "); v = substr($0, i + 2); if (i && v ~ /^[0-9.]+ s$/) seconds[substr($0, 1, i - 1)] = v + 0 }
+    function row(what, target, note,   status) {
+      status = !(what in seconds) ? "not measured" : seconds[what] <= target ? "met" : "MISSED"
+      if (status != "met") bad = 1
+      printf "%-38s  %-9s  %-7s  %-12s  %s\n", what, what in seconds ? seconds[what] " s" : "-", target " s", status, note
+    }
+    END {
+      printf "%-38s  %-9s  %-7s  %-12s  %s\n", "measurement", "value", "target", "", "note"
+      row("make run, empty caches", 300, "of Go, Maven and the test bed; packages are installed")
+      row("make run", 90, "again")
+      row("word count of 32 maps", 75, "in it, on three emulated machines")
+      row("make check", 60, "again")
+      row("make test", 1500, "after make check, which it makes again")
       exit bad
     }'
 }

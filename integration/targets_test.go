@@ -85,3 +85,41 @@ func TestTargetsOfTheCoordinator(t *testing.T) {
 		})
 	}
 }
+
+// A step of the part clone that is slow, or was not reached, makes the part fail and is named.
+func TestTargetsOfTheClone(t *testing.T) {
+	script, err := os.ReadFile("targets.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const measured = "make run, empty caches: 201.4 s\nword count of 32 maps, empty caches: 25.1 s\nmake run: 48.8 s\n" +
+		"word count of 32 maps: 21.66 s\nmake check, first: 400.0 s\nmake check: 41.0 s\nmake test: 1500 s\n"
+	for name, c := range map[string]struct{ old, with, row, status string }{
+		"all are met":     {"", "", "", ""},
+		"cold is slow":    {"201.4", "301", "make run, empty caches", "MISSED"},
+		"warm is slow":    {"48.8", "90.1", "make run ", "MISSED"},
+		"a slow job":      {"21.66", "76", "word count", "MISSED"},
+		"checks are slow": {"41.0", "61", "make check", "MISSED"},
+		"tests are slow":  {"1500", "1501", "make test", "MISSED"},
+		"tests failed":    {"make test: 1500 s", "make test failed: see x", "make test", "not measured"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command("bash", "-c", "set -uo pipefail\n"+string(script)+"\nclone_targets")
+			cmd.Stdin = strings.NewReader(strings.Replace(measured, c.old, c.with, 1))
+			out, err := cmd.CombinedOutput()
+			rows := strings.Split(strings.TrimSpace(string(out)), "\n")[1:]
+			if len(rows) != 5 || (err == nil) != (c.row == "") {
+				t.Errorf("%v\n%s", err, out)
+			}
+			for _, row := range rows {
+				want := " met "
+				if c.row != "" && strings.HasPrefix(row, c.row) {
+					want = c.status
+				}
+				if !strings.Contains(row, want) {
+					t.Errorf("want %s: %s", want, row)
+				}
+			}
+		})
+	}
+}
