@@ -225,9 +225,12 @@ page() {
     beside "-no-sync -alone 1 -submissions 100" "-no-sync -alone 1 -submissions 100 -pages 50"
 }
 
-# A million pending tasks on 10,000 nodes, and events per second of the simulator
-# on one core.
-million() { go test -run '^$' -bench 'MillionWaiting$' -benchtime 1x -count "$runs" ./scheduler/bench; }
+# A million pending tasks on 10,000 and 100,000 nodes, with all features; its targets are in targets.sh. And events per second of the
+# simulator on one core.
+million() {
+  bin/drover bench scheduler -nodes 10000 -nodes 100000 -tasks 1000000 -features all -runs "$runs" | tee "$out/million.measured" &&
+    million_targets <"$out/million.measured"
+}
 simulator() { GOMAXPROCS=1 go test -run '^$' -bench 'Events/bare/1000$' -benchtime 1x -count "$runs" ./scheduler/sim/engine; }
 
 # 4. How much of its limits a container gets from the kernel, over ten seconds of
@@ -304,6 +307,8 @@ targets() {
   emulated_targets
   echo "== coordinator"
   cat docs/measured/coordinator.md 2>/dev/null | coordinator_targets || : # a page may miss a target
+  echo "== million"
+  cat docs/measured/million.md 2>/dev/null | million_targets || :
   echo "== clone"
   cat docs/measured/clone.md 2>/dev/null | clone_targets || :
 }

@@ -79,3 +79,24 @@ clone_targets() {
       exit bad
     }'
 }
+
+# million_targets reads the table of `drover bench scheduler` with a million pending tasks, and prints its targets in the form of
+# devbench's table. It fails if one is missed or was not measured.
+million_targets() {
+  awk '
+    BEGIN { FS = "  +" }
+    $1 == "NODES" { for (i = 1; i <= NF; i++) column[$i] = i; next }
+    $1 == "100000" && $column["TASKS"] == "1000000" && $column["FEATURES"] == "all" {
+      rate = $column["PLACEMENTS/S"]; split($column["RSS"], m, " "); memory = m[1] * (m[2] == "GiB" ? 1024 : 1) }
+    function row(what, value, unit, target, note,   status) {
+      status = value == "" ? "not measured" : value + 0 <= target ? "met" : "MISSED"
+      if (status != "met") bad = 1
+      printf "%-72s  %-9s  %-8s  %-12s  %s\n", what, value == "" ? "-" : sprintf("%.3g %s", value, unit), target " " unit, status, note
+    }
+    END {
+      printf "%-72s  %-9s  %-8s  %-12s  %s\n", "measurement", "value", "target", "", "note"
+      row("a placement, all features, 100,000 nodes, a million tasks waiting", rate > 0 ? 1e6 / rate : "", "us", 25, "40,000 a second")
+      row("memory of it", memory, "MiB", 4096, "")
+      exit bad
+    }'
+}

@@ -123,3 +123,30 @@ func TestTargetsOfTheClone(t *testing.T) {
 		})
 	}
 }
+
+// A slow placement, much memory, or another table makes the part million fail.
+func TestTargetsOfAMillionTasks(t *testing.T) {
+	script, err := os.ReadFile("targets.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const measured = "NODES   TENANTS  TASKS    FEATURES  PLANNING  POLICY  PLACEMENTS/S  MIN    MAX    RSS      LOCAL\n" +
+		"10000   1000     1000000  all       no        3dsf    20            20     20     9.5 GiB  0.966\n" +
+		"100000  1000     1000000  all       no        3dsf    40100         40000  41000  680 MiB  0.966\n"
+	for name, c := range map[string]struct{ old, with, missed string }{
+		"all are met":   {"", "", ""},
+		"slow":          {"40100", "39900", "25.1 us    25 us     MISSED"},
+		"much memory":   {"680 MiB", "4.5 GiB", "4.61e+03 MiB  4096 MiB  MISSED"},
+		"other nodes":   {"100000 ", "99999  ", "not measured"},
+		"fewer waiting": {"100000  1000     1000000", "100000  1000     20000  ", "not measured"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command("bash", "-c", "set -uo pipefail\n"+string(script)+"\nmillion_targets")
+			cmd.Stdin = strings.NewReader(strings.Replace(measured, c.old, c.with, 1))
+			out, err := cmd.CombinedOutput()
+			if (err == nil) != (c.missed == "") || !strings.Contains(string(out), c.missed) || strings.Count(string(out), "\n") != 3 {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
