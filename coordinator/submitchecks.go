@@ -178,19 +178,28 @@ func checkDemand(f *facts.Facts, spec *jobspec.Job) (warnings []string, err erro
 	overhead := f.TaskOverheadMemory()
 	for i := range spec.Stages {
 		s := &spec.Stages[i]
-		var closest *droverv1.NodeInfo
-		least := math.Inf(1)
-		for _, n := range f.Nodes() {
-			if lack, _ := lackOf(n.Info, s, overhead); closest == nil || lack < least {
-				closest, least = n.Info, lack
-			}
-		}
-		if least > 1 {
+		closest, lack := closestNode(f, s, func(*facts.Node) bool { return true })
+		if lack > 1 {
 			want := facts.Amounts{CPU: s.Resources.CPU, Memory: s.Resources.Memory, IO: s.Resources.IO}
 			return nil, fault.New(fault.Exhausted, "stage %q: no node can run a task of %s and %s of disk; %s: ask for less", s.Name, want, jobspec.FormatSize(s.Disk), mostOf(closest, s, overhead))
 		}
 	}
 	return nil, nil
+}
+
+// closestNode returns the node that lacks least for a task of a stage, among those that may run it, and its lack; nil if there
+// is none. O(nodes).
+func closestNode(f *facts.Facts, s *jobspec.Stage, mayRun func(*facts.Node) bool) (closest *droverv1.NodeInfo, least float64) {
+	overhead := f.TaskOverheadMemory()
+	for _, n := range f.Nodes() {
+		if !mayRun(n) {
+			continue
+		}
+		if lack, _ := lackOf(n.Info, s, overhead); closest == nil || lack < least {
+			closest, least = n.Info, lack
+		}
+	}
+	return closest, least
 }
 
 // lackOf returns the largest ratio of what a task of a stage needs to what a node can have at most,

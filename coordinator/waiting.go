@@ -69,6 +69,7 @@ func (l *waitList) reason(f *facts.Facts, w *scheduler.Waiting) string {
 		if w.Nodes == 1 {
 			s = strings.TrimSuffix(s, "s")
 		}
+		s += tooSmallText(f, w.Stage)
 		if idle := unschedulableNodes(f, l.now()); idle != "" {
 			s += "; others are not schedulable: " + idle
 		}
@@ -102,6 +103,21 @@ func (l *waitList) reasonOfJob(f *facts.Facts, j *facts.Job) string {
 		}
 	}
 	return ""
+}
+
+// tooSmallText says what the nodes could run if no task of a stage fits even on one that is empty: the node that was
+// large enough when the job was accepted is down, drained or gone. Otherwise it returns "".
+func tooSmallText(f *facts.Facts, id scheduler.StageID) string {
+	j := f.Job(uint64(id.Job))
+	if j == nil || int(id.Stage) >= len(j.Spec.Stages) {
+		return ""
+	}
+	stage := &j.Spec.Stages[id.Stage]
+	closest, lack := closestNode(f, stage, (*facts.Node).Schedulable)
+	if closest == nil || lack <= 1 {
+		return ""
+	}
+	return ", too small even when empty: " + mostOf(closest, stage, f.TaskOverheadMemory())
 }
 
 // capText names the cap that delays a stage.

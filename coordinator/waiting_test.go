@@ -19,6 +19,8 @@ func TestWaitingReasonNamesTheBlocker(t *testing.T) {
 		{Body: &droverv1.Entry_Node{Node: &droverv1.NodeFact{Info: coordtest.Info("n1")}}},
 		{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{
 			Spec: `{"version":1,"name":"first","tenant":"default","priority":"low","keep_failed":0,"stages":[{"name":"s","kind":"group","command":["x"],"tasks":2,"resources":{"cpu":3000,"memory":1,"io":1},"disk":1,"attempts":4}]}`}}},
+		{Body: &droverv1.Entry_JobAccepted{JobAccepted: &droverv1.JobAcceptedFact{
+			Spec: `{"version":1,"name":"large","tenant":"default","priority":"low","keep_failed":0,"stages":[{"name":"s","kind":"group","command":["x"],"tasks":2,"resources":{"cpu":64000,"memory":1,"io":1},"disk":1,"attempts":4}]}`}}},
 		{Body: &droverv1.Entry_Decision{Decision: &droverv1.DecisionFact{Actions: []*droverv1.ActionFact{
 			{Kind: int32(facts.ActReserve), Reservation: &droverv1.ReservationFact{Id: 5, Job: 1, Node: 1}},
 			{Kind: int32(facts.ActReserve), Reservation: &droverv1.ReservationFact{Id: 6}}}}}},
@@ -45,6 +47,9 @@ func TestWaitingReasonNamesTheBlocker(t *testing.T) {
 		{scheduler.Waiting{Reason: scheduler.ReasonReservation, Reservation: 5, Until: at}, "behind a reservation on n1: job 1 until 2026-11-22 10:20:30 UTC"},
 		{scheduler.Waiting{Reason: scheduler.ReasonReservation, Reservation: 7}, "behind a reservation"},
 		{scheduler.Waiting{Reason: scheduler.ReasonNoMemory, Nodes: 1}, "no free memory on 1 node"},
+		{scheduler.Waiting{Reason: scheduler.ReasonNoCPU, Nodes: 1, Stage: scheduler.StageID{Job: 1}}, "no free cpu on 1 node"},
+		{scheduler.Waiting{Reason: scheduler.ReasonNoCPU, Nodes: 1, Stage: scheduler.StageID{Job: 2}},
+			"no free cpu on 1 node, too small even when empty: node n1, which lacks least, has at most cpu 4, memory 4GiB, I/O 100MiB/s and 100GiB of disk for one"},
 		{scheduler.Waiting{Reason: scheduler.ReasonNoNode}, "no schedulable node in the last cycle; there is one now"},
 		{scheduler.Waiting{Reason: scheduler.ReasonLater, Until: at}, "planned for later"},
 	} {
