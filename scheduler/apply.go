@@ -256,8 +256,6 @@ func (p applier) resume(act *Action, t *target, now Time) {
 		d.Ran = a.RanFor(now)
 		d.From, d.FromDisk, d.FromOccupied = a.Node, a.Disk, a.Occupied
 		a.Node, a.Disk, d.Run = act.Node, act.Disk, act.Run
-		p.s.seq++
-		a.Seq = p.s.seq
 	}
 	p.s.links().beginResume(a, now)
 	p.s.links().attach(a, t.slot)

@@ -46,7 +46,8 @@ type Attempt struct {
 	// Placed is when the attempt was placed or last resumed; Ran is its running time before
 	// that. SuspendedAt is when it was last suspended.
 	Placed Time
-	// Seq orders placements: later placements have higher numbers.
+	// Seq orders placements: later placements have higher numbers. A migration keeps it, so that a State that is rebuilt
+	// has its attempts in the same order.
 	Seq uint64
 	*attemptDetails
 }
