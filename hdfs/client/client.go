@@ -40,6 +40,12 @@ type Options struct {
 	LocalAddresses []string
 	// LocalRack is this machine's rack; its replicas are read second.
 	LocalRack string
+	// DomainSocket is the path of the domain socket of the DataNodes on LocalAddresses
+	// (dfs.domain.socket.path), through which they pass the open files of their blocks; "_PORT" in it
+	// stands for the port of the DataNode. "": blocks are read over TCP.
+	DomainSocket string
+	// verifySocket checks who can replace a domain socket; nil: verifySocket.
+	verifySocket func(path string) (string, error)
 
 	// dial opens connections to NameNodes and DataNodes; nil: net.Dialer.
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -85,7 +91,20 @@ type Events struct {
 	// pipeline; another one is tried.
 	ReplicaFailed func(file string, blockID uint64, address string, err error)
 	// Read: bytes of a file were read from a DataNode; once for each block range.
-	Read func(file string, blockID uint64, replica hdfs.Replica, local bool, bytes int64)
+	Read func(ReadEvent)
+	// ShortCircuitFailed: blocks of this machine are read over TCP although Options.DomainSocket is
+	// set; called at most once.
+	ShortCircuitFailed func(error)
+}
+
+// ReadEvent describes bytes of one block that were read from one replica.
+type ReadEvent struct {
+	File         string
+	BlockID      uint64
+	Replica      hdfs.Replica
+	Local        bool // the replica is on this machine
+	ShortCircuit bool // from its files, not over TCP
+	Bytes        int64
 }
 
 const (
@@ -119,7 +138,13 @@ func (o *Options) setDefaults() {
 		o.Events.ReplicaFailed = func(string, uint64, string, error) {}
 	}
 	if o.Events.Read == nil {
-		o.Events.Read = func(string, uint64, hdfs.Replica, bool, int64) {}
+		o.Events.Read = func(ReadEvent) {}
+	}
+	if o.Events.ShortCircuitFailed == nil {
+		o.Events.ShortCircuitFailed = func(error) {}
+	}
+	if o.verifySocket == nil {
+		o.verifySocket = verifySocket
 	}
 }
 
@@ -137,6 +162,7 @@ type Client struct {
 	caller      namenode.Caller // rpc; replaced in tests
 	cache       *locationCache
 	failedNodes *failedNodes
+	local       *shortCircuit
 	nameSeq     atomic.Uint64
 
 	mu              sync.Mutex
@@ -152,6 +178,9 @@ var (
 // New validates the options. It does no I/O; the first request dials.
 func New(options Options) (*Client, error) {
 	options.setDefaults()
+	if err := checkSocketOption(options.DomainSocket); err != nil {
+		return nil, err
+	}
 	caller, err := rpc.NewClient(rpc.Options{
 		Addresses: options.NameNodes, Auth: options.auth, Protocol: namenode.Protocol,
 		Dial: options.dial, DialTimeout: options.dialTimeout, CallTimeout: options.CallTimeout,
@@ -162,7 +191,8 @@ func New(options Options) (*Client, error) {
 		return nil, err
 	}
 	return &Client{options: options, rpc: caller, caller: caller,
-		cache: newLocationCache(options.CacheBlocks, options.cacheAge), failedNodes: newFailedNodes()}, nil
+		cache: newLocationCache(options.CacheBlocks, options.cacheAge), failedNodes: newFailedNodes(),
+		local: &shortCircuit{path: options.DomainSocket, verify: options.verifySocket, failed: options.Events.ShortCircuitFailed}}, nil
 }
 
 // Close closes the connection to the NameNode. Open readers continue until they

@@ -70,6 +70,9 @@ type recorder struct {
 	failed  []string         // addresses
 	read    map[string]int64 // bytes by address
 	local   int64            // bytes
+
+	shortCircuit int64   // bytes
+	fallBacks    []error // of ShortCircuitFailed
 }
 
 func (r *recorder) events() client.Events {
@@ -84,15 +87,23 @@ func (r *recorder) events() client.Events {
 			defer r.mu.Unlock()
 			r.failed = append(r.failed, address)
 		},
-		Read: func(_ string, _ uint64, replica hdfs.Replica, local bool, n int64) {
+		ShortCircuitFailed: func(err error) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.fallBacks = append(r.fallBacks, err)
+		},
+		Read: func(e client.ReadEvent) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if r.read == nil {
 				r.read = map[string]int64{}
 			}
-			r.read[replica.IP] += n
-			if local {
-				r.local += n
+			r.read[e.Replica.IP] += e.Bytes
+			if e.Local {
+				r.local += e.Bytes
+			}
+			if e.ShortCircuit {
+				r.shortCircuit += e.Bytes
 			}
 		},
 	}

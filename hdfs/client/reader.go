@@ -3,6 +3,7 @@ package client
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -52,7 +53,9 @@ type reader struct {
 	blocks []namenode.LocatedBlock // blocks from pos on; a window of the file
 
 	// State of the block at pos:
-	stream       *datanode.Reader
+	stream       io.ReadCloser // a datanode.Reader, or a datanode.LocalReader if shortCircuit
+	shortCircuit bool
+	overTCP      bool         // the files of its local replica cannot be read
 	replica      hdfs.Replica // that stream reads from
 	streamBytes  int64        // bytes read from stream
 	tried        map[string]bool
@@ -103,7 +106,9 @@ func (r *reader) Read(b []byte) (int, error) {
 			r.err = pathError("read", r.info.Path, context.Cause(r.ctx))
 			return 0, r.err
 		}
-		r.recordFailure(address, err)
+		if !r.fallBack(err) {
+			r.recordFailure(address, err)
+		}
 	}
 	r.endStream()
 	r.err = io.EOF
@@ -126,14 +131,15 @@ func (r *reader) endStream() {
 	}
 	r.stream.Close()
 	if r.streamBytes > 0 {
-		r.c.options.Events.Read(r.info.Path, r.blocks[0].Block.ID, r.replica, r.c.isLocal(r.replica), r.streamBytes)
+		r.c.options.Events.Read(ReadEvent{File: r.info.Path, BlockID: r.blocks[0].Block.ID, Replica: r.replica,
+			Local: r.c.isLocal(r.replica), ShortCircuit: r.shortCircuit, Bytes: r.streamBytes})
 	}
 	r.stream, r.streamBytes = nil, 0
 }
 
 // resetBlockState clears the state of a block, before the next one.
 func (r *reader) resetBlockState() {
-	r.tried, r.causes, r.failingSince, r.retryPause = nil, nil, time.Time{}, 0
+	r.tried, r.causes, r.failingSince, r.retryPause, r.overTCP = nil, nil, time.Time{}, 0, false
 }
 
 // fillWindow loads the blocks from pos on.
@@ -171,21 +177,51 @@ func (r *reader) openStream() error {
 		return r.retryLocations(block)
 	}
 	// 3. Connect to it.
-	address := replica.Addr()
-	stream, err := datanode.OpenReader(r.ctx, address, datanode.ReadRequest{
+	err := r.connect(replica, datanode.ReadRequest{
 		Block: block.Block, Token: block.Token,
 		Offset: r.pos - block.Offset,
 		Length: min(r.end, block.Offset+block.Block.Length) - r.pos,
-	}, r.c.dataOptions(r.name))
+	})
 	if err != nil {
 		if r.ctx.Err() != nil {
 			return context.Cause(r.ctx)
 		}
-		r.recordFailure(address, err)
-		return nil
+		r.recordFailure(replica.Addr(), err)
 	}
-	r.stream, r.replica = stream, replica
 	return nil
+}
+
+// connect opens a stream from a replica: its local files if that is possible, otherwise over TCP.
+func (r *reader) connect(replica hdfs.Replica, request datanode.ReadRequest) error {
+	o := r.c.dataOptions(r.name)
+	if !r.overTCP && r.c.isLocal(replica) {
+		local, err := r.c.local.open(r.ctx, replica, request, o)
+		if err != nil && !r.fallBack(err) {
+			return err
+		}
+		if local != nil {
+			r.stream, r.shortCircuit, r.replica = local, true, replica
+			return nil
+		}
+	}
+	stream, err := datanode.OpenReader(r.ctx, replica.Addr(), request, o)
+	if err != nil {
+		return err
+	}
+	r.stream, r.shortCircuit, r.replica = stream, false, replica
+	return nil
+}
+
+// fallBack reports whether the rest of the block is to be read over TCP, because an error concerns
+// only the way to the local files.
+func (r *reader) fallBack(err error) bool {
+	failure := (*datanode.ShortCircuitError)(nil)
+	if !errors.As(err, &failure) {
+		return false
+	}
+	r.overTCP = true
+	r.c.local.fail(failure)
+	return true
 }
 
 // chooseReplica returns the best replica not yet tried for this block.

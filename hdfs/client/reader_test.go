@@ -18,7 +18,10 @@ import (
 )
 
 // serveTenBytes is a DataNode that dies after ten bytes of each request.
-func serveTenBytes(conn net.Conn) {
+func serveTenBytes(conn net.Conn) { serveBytes(conn, "0123456789") }
+
+// serveBytes is a DataNode that answers each request with the content, whatever its offset, and dies.
+func serveBytes(conn net.Conn, content string) {
 	defer conn.Close()
 	in := bufio.NewReader(conn)
 	if _, err := io.ReadFull(in, make([]byte, 3)); err != nil {
@@ -41,10 +44,10 @@ func serveTenBytes(conn net.Conn) {
 	header = pw.AppendFixed64(pw.AppendTag(header, 1, pw.Fixed64Type), offset)
 	header = pw.AppendFixed64(pw.AppendTag(header, 2, pw.Fixed64Type), 0)
 	header = pw.AppendVarint(pw.AppendTag(header, 3, pw.VarintType), 0)
-	header = pw.AppendFixed32(pw.AppendTag(header, 4, pw.Fixed32Type), 10)
-	out = binary.BigEndian.AppendUint32(out, 4+10)
+	header = pw.AppendFixed32(pw.AppendTag(header, 4, pw.Fixed32Type), uint32(len(content)))
+	out = binary.BigEndian.AppendUint32(out, uint32(4+len(content)))
 	out = binary.BigEndian.AppendUint16(out, uint16(len(header)))
-	out = append(append(out, header...), "0123456789"...)
+	out = append(append(out, header...), content...)
 	_, _ = conn.Write(out)
 }
 

@@ -82,7 +82,7 @@ type Pipeline struct {
 // block to disk before they acknowledge its end.
 func OpenPipeline(ctx context.Context, located namenode.LocatedBlock, sync bool, o Options) (*Pipeline, error) {
 	first := located.Replicas[0].Addr()
-	l, err := connect(ctx, first, o)
+	l, err := connect(ctx, "tcp", first, o)
 	if err != nil {
 		return nil, &PipelineError{located.Block, first, err}
 	}

@@ -42,7 +42,7 @@ const bufferBytes = 512 << 10
 
 // OpenReader requests a range from one DataNode. The caller closes the reader.
 func OpenReader(ctx context.Context, address string, request ReadRequest, o Options) (*Reader, error) {
-	l, err := connect(ctx, address, o)
+	l, err := connect(ctx, "tcp", address, o)
 	if err != nil {
 		return nil, err
 	}
@@ -57,13 +57,18 @@ func OpenReader(ctx context.Context, address string, request ReadRequest, o Opti
 	return r, nil
 }
 
-// blockHeader encodes ClientOperationHeaderProto.
-func blockHeader(block namenode.ExtendedBlock, token []byte, clientName string) []byte {
+// baseHeader encodes BaseHeaderProto.
+func baseHeader(block namenode.ExtendedBlock, token []byte) wire.Message {
 	base := wire.Message(nil).Bytes(1, block.Encode())
 	if token != nil {
 		base = base.Bytes(2, token)
 	}
-	return wire.Message(nil).Bytes(1, base).String(2, clientName)
+	return base
+}
+
+// blockHeader encodes ClientOperationHeaderProto.
+func blockHeader(block namenode.ExtendedBlock, token []byte, clientName string) []byte {
+	return wire.Message(nil).Bytes(1, baseHeader(block, token)).String(2, clientName)
 }
 
 func (r *Reader) sendRequest(request ReadRequest, clientName string) error {
@@ -87,15 +92,9 @@ func (r *Reader) sendRequest(request ReadRequest, clientName string) error {
 
 // acceptResponse validates the DataNode's description of the data that it will send.
 func (r *Reader) acceptResponse(response opResponse, offset int64) error {
-	switch response.checksumType {
-	case 0:
-		r.table = nil
-	case 1:
-		r.table = crc32.IEEETable
-	case 2:
-		r.table = crc32.MakeTable(crc32.Castagnoli)
-	default:
-		return fmt.Errorf("%w: checksum type %d", hdfs.ErrUnsupported, response.checksumType)
+	table, err := checksumTable(response.checksumType)
+	if err != nil {
+		return err
 	}
 	if response.bytesPerChecksum <= 0 || response.bytesPerChecksum > maxPacket {
 		return fmt.Errorf("%w: %d bytes per checksum", hdfs.ErrProtocol, response.bytesPerChecksum)
@@ -103,8 +102,23 @@ func (r *Reader) acceptResponse(response opResponse, offset int64) error {
 	if response.chunkOffset > offset || offset-response.chunkOffset >= response.bytesPerChecksum {
 		return fmt.Errorf("%w: chunk at %d for a read at %d", hdfs.ErrProtocol, response.chunkOffset, offset)
 	}
+	r.table = table
 	r.bytesPerChecksum, r.nextOffset, r.skip = int(response.bytesPerChecksum), response.chunkOffset, offset-response.chunkOffset
 	return nil
+}
+
+// checksumTable returns the table of a checksum type; nil for the type without checksums.
+func checksumTable(kind uint64) (*crc32.Table, error) {
+	switch kind {
+	case 0:
+		return nil, nil
+	case 1:
+		return crc32.IEEETable, nil
+	case 2:
+		return castagnoli, nil
+	default:
+		return nil, fmt.Errorf("%w: checksum type %d", hdfs.ErrUnsupported, kind)
+	}
 }
 
 // Read implements io.Reader.
@@ -180,12 +194,18 @@ func (r *Reader) take(n int) (b []byte, err error) {
 }
 
 func (r *Reader) verify(checksums, data []byte) error {
-	if r.table == nil {
+	return verifyChunks(r.table, r.bytesPerChecksum, r.nextOffset, checksums, data)
+}
+
+// verifyChunks compares data, which begins at a chunk at offset at of the block, with its
+// checksums. Without a table there is nothing to compare.
+func verifyChunks(table *crc32.Table, bytesPerChecksum int, at int64, checksums, data []byte) error {
+	if table == nil {
 		return nil
 	}
-	for at := r.nextOffset; len(data) > 0; {
-		n := min(r.bytesPerChecksum, len(data))
-		if crc32.Checksum(data[:n], r.table) != binary.BigEndian.Uint32(checksums) {
+	for len(data) > 0 {
+		n := min(bytesPerChecksum, len(data))
+		if crc32.Checksum(data[:n], table) != binary.BigEndian.Uint32(checksums) {
 			return fmt.Errorf("%w: bytes %d to %d of the block", errChecksum, at, at+int64(n))
 		}
 		at, checksums, data = at+int64(n), checksums[4:], data[n:]

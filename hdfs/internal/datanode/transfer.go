@@ -20,6 +20,7 @@ const (
 	transferVersion = 28
 	opWriteBlock    = 80
 	opReadBlock     = 81
+	opRequestFiles  = 87 // REQUEST_SHORT_CIRCUIT_FDS
 
 	maxResponse     = 1 << 20 // BlockOpResponseProto and PipelineAckProto
 	maxPacketHeader = 1 << 10
@@ -32,6 +33,7 @@ const (
 	statusChecksum    = 2
 	statusAccessToken = 5
 	statusChecksumOK  = 6
+	statusUnsupported = 7
 	statusInProgress  = 12
 )
 
@@ -40,7 +42,7 @@ var errChecksum = errors.New("checksum mismatch")
 
 // Options configures a transfer.
 type Options struct {
-	// Dial opens connections; required.
+	// Dial opens connections, of "tcp" and "unix"; required.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// DialTimeout bounds opening a connection, IOTimeout each wait for bytes of a read. A pipeline
 	// sends a heartbeat twice in IOTimeout; how long it waits depends on the number of its
@@ -58,10 +60,10 @@ type timedConn struct {
 	stop    func() bool
 }
 
-func connect(ctx context.Context, address string, o Options) (*timedConn, error) {
+func connect(ctx context.Context, network, address string, o Options) (*timedConn, error) {
 	dialCtx, cancel := context.WithTimeout(ctx, o.DialTimeout)
 	defer cancel()
-	conn, err := o.Dial(dialCtx, "tcp", address)
+	conn, err := o.Dial(dialCtx, network, address)
 	if err != nil {
 		return nil, err
 	}
@@ -98,6 +100,7 @@ type opResponse struct {
 	checksumType     uint64
 	bytesPerChecksum int64
 	chunkOffset      int64
+	fileVersion      uint64 // shortCircuitAccessVersion; 0: none
 }
 
 func readOpResponse(r *bufio.Reader) (response opResponse, err error) {
@@ -137,6 +140,8 @@ func decodeOpResponse(b []byte) (response opResponse, err error) {
 			})
 		case 5:
 			return f.SetString(&response.message)
+		case 6:
+			return f.SetUint(&response.fileVersion)
 		}
 		return nil
 	})
