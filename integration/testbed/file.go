@@ -41,19 +41,22 @@ type NodeInfo struct {
 
 // HDFSInfo is the running Apache HDFS.
 type HDFSInfo struct {
-	NameNode    string         `json:"namenode"`      // host:port of the RPC
-	Web         string         `json:"web"`           // host:port of WebHDFS and the NameNode's pages
-	DataNodes   []DataNodeInfo `json:"datanodes"`     // DataNode k is element k-1
-	BlockBytes  int            `json:"block_bytes"`   // default block size
-	DeadAfterMS int64          `json:"dead_after_ms"` // after this time the blocks of a stopped DataNode lose their location
-	Log         string         `json:"log"`           // log file of the daemons
-	ClassPath   string         `json:"class_path"`    // Java's, of the daemons' jars, which hold HDFS's own clients too
+	NameNode    string         `json:"namenode"`         // host:port of the RPC
+	Web         string         `json:"web"`              // host:port of WebHDFS and the NameNode's pages
+	DataNodes   []DataNodeInfo `json:"datanodes"`        // DataNode k is element k-1
+	BlockBytes  int            `json:"block_bytes"`      // default block size
+	DeadAfterMS int64          `json:"dead_after_ms"`    // after this time the blocks of a stopped DataNode lose their location
+	Log         string         `json:"log"`              // log file of the daemons
+	ClassPath   string         `json:"class_path"`       // Java's, of the daemons' jars, which hold HDFS's own clients too
+	Native      string         `json:"native,omitempty"` // folder of Hadoop's native library; "" for none
 }
 
 // DataNodeInfo is one DataNode.
 type DataNodeInfo struct {
-	IP   string `json:"ip"` // data port 9866
-	Rack string `json:"rack"`
+	IP     string `json:"ip"` // data port 9866
+	Rack   string `json:"rack"`
+	Folder string `json:"folder"`           // of its data
+	Socket string `json:"socket,omitempty"` // dfs.domain.socket.path; "" for none
 }
 
 // readFile reads a test bed file.

@@ -276,7 +276,8 @@ func TestHostileAnswersToARequestForFiles(t *testing.T) {
 		"no bytes per checksum":         {header(0, 1, 2, 0, 0, 0, 0), hdfs.ErrProtocol, damaged},
 		"negative bytes per checksum":   {header(0, 1, 2, 0xff, 0xff, 0xff, 0xff), hdfs.ErrProtocol, damaged},
 		"a checksum of 16 MiB":          {header(0, 1, 2, 1, 0, 0, 0), hdfs.ErrUnsupported, overTCP},
-		"a checksum of 1 MiB":           {header(0, 1, 2, 0, 0x10, 0, 0), errChecksum, damaged},
+		"a checksum of 256 KiB":         {header(0, 1, 2, 0, 4, 0, 0), errChecksum, damaged},
+		"a checksum of more":            {header(0, 1, 2, 0, 4, 0, 1), hdfs.ErrUnsupported, overTCP},
 		"a checksum of one byte":        {header(0, 1, 2, 0, 0, 0, 1), io.ErrUnexpectedEOF, damaged},
 	} {
 		t.Run(claim, func(t *testing.T) {
@@ -425,7 +426,7 @@ func FuzzMetaFile(f *testing.F) {
 		f.Add(newReplica(block, kind, 512).meta)
 	}
 	f.Add(newReplica(block, 2, 1).meta)
-	f.Add([]byte{0, 1, 2, 0, 0x10, 0, 0})
+	f.Add([]byte{0, 1, 2, 0, 4, 0, 0})
 	f.Add([]byte{})
 	data := memoryFile(f, block)
 	fuzztest.Run(f, func(t *testing.T, meta []byte) {

@@ -41,5 +41,8 @@ func hdfsVerb(ctx context.Context, args []string) (int, error) {
 	if err := addHDFS(ctx, c, newProgress(), &inUse, config); err != nil {
 		return 1, err
 	}
+	if err := addNative(ctx, c, newProgress(), &inUse, config); err != nil {
+		return 1, err
+	}
 	return run.Run(config, c)
 }

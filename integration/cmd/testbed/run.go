@@ -148,6 +148,17 @@ func addHDFS(ctx context.Context, c cache.Dir, p *build.Progress, inUse *cacheEn
 	return nil
 }
 
+// addNative prepares domain sockets of the DataNodes.
+func addNative(ctx context.Context, c cache.Dir, p *build.Progress, inUse *cacheEntries, config *run.Config) error {
+	native, err := build.NativeLibrary(ctx, c, p)
+	if native == nil || err != nil {
+		return err
+	}
+	*inUse = append(*inUse, native)
+	config.Native = native.Path
+	return nil
+}
+
 // makeHostConfig configures a test bed whose only machine is the host.
 func (b *testbedFlags) makeHostConfig(ctx context.Context, c cache.Dir, inUse *cacheEntries) (*run.Config, error) {
 	if err := run.CheckHost(ctx); err != nil {

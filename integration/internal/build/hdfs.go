@@ -84,6 +84,15 @@ const heapMB = 256
 // number of a DataNode, from 1.
 func OnlyDaemon(name string) string { return "-Ddrover.testbed.daemon=" + name }
 
+// DomainSockets returns the options of HostCommand for DataNodes with domain sockets: native is the
+// entry of NativeLibrary, folder is for the sockets.
+func DomainSockets(native, folder string) []string {
+	return []string{"-Djava.library.path=" + native, "-Ddrover.testbed.sockets=" + folder}
+}
+
+// DomainSocket returns the socket of DataNode k in a folder.
+func DomainSocket(folder string, k int) string { return filepath.Join(folder, "dn"+strconv.Itoa(k)) }
+
 // HostCommand returns the command line of the host program: a folder for its data, a topology
 // table, the NameNode's address, the DataNodes' heartbeat and their addresses. archive is from
 // ClassArchive, "" for none; options are for the JVM.

@@ -50,6 +50,9 @@ public final class HdfsHost {
   /** System property: the only daemon to run. */
   private static final String ONLY = "drover.testbed.daemon";
 
+  /** System property: the folder of the DataNodes' domain sockets, DataNode k's being dn + k; without it they have none. */
+  private static final String SOCKETS = "drover.testbed.sockets";
+
   private static final int WAIT_LIMIT_MS = 120_000;
 
   private final Configuration base = new HdfsConfiguration();
@@ -204,6 +207,11 @@ public final class HdfsHost {
     c.set("dfs.datanode.ipc.address", ip + ":9867");
     c.set("dfs.datanode.http.address", ip + ":9864");
     c.set("dfs.datanode.data.dir", "file://" + folder + "/datanode" + k);
+    String sockets = System.getProperty(SOCKETS);
+    if (sockets != null) { // needs Hadoop's native library
+      c.setBoolean("dfs.client.read.shortcircuit", true);
+      c.set("dfs.domain.socket.path", sockets + "/dn" + k);
+    }
     DataNode d = DataNode.instantiateDataNode(new String[0], c);
     d.runDatanodeDaemon();
     dataNodes.put(k, d);

@@ -19,13 +19,16 @@ type Config struct {
 	HDFSEntry string // cache entry with HDFS; "" for no HDFS
 	// ClassArchive is the file that lets the JVM start faster; "" for none.
 	ClassArchive string
-	DeadAfter    time.Duration // a stopped DataNode counts as dead after this
-	Machines     *Machines     // nil for none: HDFS then uses loopback addresses
-	Host         bool          // the host itself is the machine: no namespaces; Machines must be nil
-	Images       map[string]string
-	Books        []string
-	LogDir       string   // folder to which logs are copied after the run
-	Command      []string // empty: run until told to stop
+	// Native is the cache entry with Hadoop's native library, with which DataNodes have domain
+	// sockets; "" for none.
+	Native    string
+	DeadAfter time.Duration // a stopped DataNode counts as dead after this
+	Machines  *Machines     // nil for none: HDFS then uses loopback addresses
+	Host      bool          // the host itself is the machine: no namespaces; Machines must be nil
+	Images    map[string]string
+	Books     []string
+	LogDir    string   // folder to which logs are copied after the run
+	Command   []string // empty: run until told to stop
 }
 
 // Entries lists the folders of the cache that the run uses.
@@ -36,6 +39,9 @@ func (c *Config) Entries() []string {
 	}
 	if c.ClassArchive != "" {
 		paths = append(paths, filepath.Dir(c.ClassArchive))
+	}
+	if c.Native != "" {
+		paths = append(paths, c.Native)
 	}
 	if m := c.Machines; m != nil {
 		paths = append(paths, m.Debian, m.Boot)

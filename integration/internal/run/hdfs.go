@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/drover-run/drover/integration/internal/build"
 	"github.com/drover-run/drover/integration/internal/control"
 	"github.com/drover-run/drover/integration/testbed"
@@ -28,12 +30,40 @@ type hdfs struct {
 	dataNodes []*daemon // DataNode k is element k-1
 }
 
-// hdfsInfo returns the addresses of NameNode and DataNodes with their racks.
+// hdfsDir returns the folder of HDFS.
+func (c *Config) hdfsDir() string { return filepath.Join(c.Dir, "hdfs") }
+
+// hdfsInfo returns the addresses of NameNode and DataNodes with their racks, folders and sockets.
 func (c *Config) hdfsInfo(nameNode string, dataNodes []testbed.DataNodeInfo, log string) *testbed.HDFSInfo {
+	sockets := c.Native != "" && canHaveSockets(c.hdfsDir())
+	for i := range dataNodes {
+		dataNodes[i].Folder = filepath.Join(c.hdfsDir(), "datanode"+strconv.Itoa(i+1))
+		if sockets {
+			dataNodes[i].Socket = build.DomainSocket(c.hdfsDir(), i+1)
+		}
+	}
 	return &testbed.HDFSInfo{
+		Native:   c.Native,
 		NameNode: nameNode + ":8020", Web: nameNode + ":9870", DataNodes: dataNodes,
 		BlockBytes: hdfsBlockBytes, DeadAfterMS: c.DeadAfter.Milliseconds(), Log: log, ClassPath: build.ClassPath(c.HDFSEntry),
 	}
+}
+
+// canHaveSockets reports whether a DataNode accepts domain sockets in a folder that is to be made:
+// only if root alone can write to the folders above. That is never so in a user namespace, to which
+// the machine's root is nobody.
+func canHaveSockets(dir string) bool {
+	if len(build.DomainSocket(dir, 9)) > longestSocket {
+		return false
+	}
+	for dir != "/" {
+		dir = filepath.Dir(dir)
+		var st unix.Stat_t
+		if unix.Stat(dir, &st) != nil || st.Uid != 0 || st.Mode&0o022 != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // startHDFS starts the NameNode in dir and returns at once; awaitReady starts the DataNodes and
@@ -60,14 +90,18 @@ func startHDFS(c *Config, dir string, info *testbed.HDFSInfo, nodes []testbed.No
 	// A DataNode is dead after 10 heartbeats and 2 rechecks of 2 heartbeats each, so a heartbeat is
 	// a fourteenth of the total.
 	heartbeat := time.Duration(info.DeadAfterMS) * time.Millisecond / 14
-	newDaemon := func(name string) *daemon {
-		only := []string{build.OnlyDaemon(name)}
+	newDaemon := func(name string, options ...string) *daemon {
+		options = append(options, build.OnlyDaemon(name))
 		return &daemon{dir: dir, log: info.Log,
-			argv: build.HostCommand(c.HDFSEntry, c.ClassArchive, only, dir, topology, hostOf(info.NameNode), heartbeat, dataNodes)}
+			argv: build.HostCommand(c.HDFSEntry, c.ClassArchive, options, dir, topology, hostOf(info.NameNode), heartbeat, dataNodes)}
 	}
 	h := &hdfs{nameNode: newDaemon("namenode")}
 	for k := range dataNodes {
-		h.dataNodes = append(h.dataNodes, newDaemon(strconv.Itoa(k+1)))
+		var sockets []string
+		if info.DataNodes[k].Socket != "" {
+			sockets = build.DomainSockets(c.Native, dir)
+		}
+		h.dataNodes = append(h.dataNodes, newDaemon(strconv.Itoa(k+1), sockets...))
 	}
 	return h, h.nameNode.launch()
 }

@@ -114,7 +114,7 @@ func (b *inner) describeContents() string {
 // startAll starts HDFS and all machines in parallel and waits until all are up.
 func (b *inner) startAll(ctx context.Context) error {
 	if f := b.file.HDFS; f != nil {
-		h, err := startHDFS(b.config, filepath.Join(b.config.Dir, "hdfs"), f, b.file.Nodes)
+		h, err := startHDFS(b.config, b.config.hdfsDir(), f, b.file.Nodes)
 		if err != nil {
 			return err
 		}

@@ -143,6 +143,9 @@ func inForeground() bool {
 	return err == nil && group == syscall.Getpgrp()
 }
 
+// longestSocket is the longest path of a Unix socket.
+const longestSocket = 107
+
 // makeRunDir makes and locks the run's folder and removes the folders of killed runs.
 func makeRunDir(root cache.Dir) (string, *os.File, error) {
 	sweep, err := root.Lock("runs", time.Minute) // no other process sweeps between our mkdir and our lock
@@ -165,8 +168,7 @@ func makeRunDir(root cache.Dir) (string, *os.File, error) {
 	if err != nil {
 		return "", nil, fmt.Errorf("testbed: %w", err)
 	}
-	const longest = 107 // longest path of a unix socket
-	if len(dir)+len("/control") > longest {
+	if len(dir)+len("/control") > longestSocket {
 		os.Remove(dir)
 		return "", nil, fmt.Errorf("testbed: the path %s is too long for a socket: set %s to a shorter folder", dir, cache.EnvDir)
 	}

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,12 +52,32 @@ func TestLayout(t *testing.T) {
 			var nameNode string
 			var dataNodes []testbed.DataNodeInfo
 			if f.HDFS != nil {
-				nameNode, dataNodes = f.HDFS.NameNode, f.HDFS.DataNodes
+				nameNode = f.HDFS.NameNode
+				for i, d := range f.HDFS.DataNodes {
+					if want := fmt.Sprintf("hdfs/datanode%d", i+1); d.Folder != want || d.Socket != "" {
+						t.Errorf("DataNode %d: folder %q, want %q; socket %q without a native library", i+1, d.Folder, want, d.Socket)
+					}
+					dataNodes = append(dataNodes, testbed.DataNodeInfo{IP: d.IP, Rack: d.Rack})
+				}
 			}
 			if d := cmp.Diff(tt.nameNode, nameNode) + cmp.Diff(tt.dataNodes, dataNodes); d != "" {
 				t.Error(d)
 			}
 		})
+	}
+}
+
+// A DataNode accepts a socket only where root alone can put one.
+func TestFolderOfSockets(t *testing.T) {
+	for dir, want := range map[string]bool{
+		"/nonexistent-drover":           true,
+		filepath.Join(t.TempDir(), "x"): false, // below /tmp
+		"/absent/x":                     false,
+		"/" + strings.Repeat("x", 105):  false,
+	} {
+		if got := canHaveSockets(dir); got != want {
+			t.Errorf("%s: %v, want %v", dir, got, want)
+		}
 	}
 }
 
