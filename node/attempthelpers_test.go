@@ -1,9 +1,12 @@
 package node
 
 import (
+	"bytes"
 	"errors"
+	"io"
 	"log/slog"
 	"os"
+	"strings"
 	"testing"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
@@ -51,6 +54,28 @@ func TestStoppedHelperDoesNotEndTheNext(t *testing.T) {
 		x.wg.Wait()
 	}
 }
+
+// Warnings of helpers reach the daemon's log once, and replace no progress.
+func TestWarningsOfHelpersAreLoggedOnce(t *testing.T) {
+	var log bytes.Buffer
+	d := &daemon{cfg: Config{Log: slog.New(slog.NewTextHandler(&log, nil))}}
+	r := &helperRunner{warn: d.warnOnce()}
+	var got []helper.Event
+	for range 3 { // three tasks
+		out := strings.NewReader(`{"bytes":5}` + "\n" + `{"warning":"no socket"}` + "\n" + `{"done":true}` + "\n")
+		err := exchangeWithHelper(t.Context(), discardCloser{io.Discard}, out, &helper.Request{}, nil, r.splitWarnings(func(e helper.Event) { got = append(got, e) }))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(got) != 3 || got[2].Bytes != 5 || strings.Count(log.String(), "no socket") != 1 {
+		t.Errorf("events %+v, log %s", got, &log)
+	}
+}
+
+type discardCloser struct{ io.Writer }
+
+func (discardCloser) Close() error { return nil }
 
 // What no attempt elsewhere could read is told from what this machine alone may lack.
 func TestInputIsLostToAll(t *testing.T) {

@@ -201,11 +201,19 @@ func inSlot(ctx context.Context, slots chan struct{}, f func() error) error {
 	return f()
 }
 
+// warnOnce returns a function that logs the first warning and drops the others: each task's helper
+// is a process of its own and finds the same fault of the machine.
+func (d *daemon) warnOnce() func(text string) {
+	var once sync.Once
+	return func(text string) { once.Do(func() { d.cfg.Log.Warn(text) }) }
+}
+
 // openFileSystems opens the file systems, the HTTP client and the request server.
 func (d *daemon) openFileSystems() error {
+	warn := d.warnOnce()
 	d.files = d.cfg.files
 	if d.files == nil {
-		set := fsys.New(d.cfg.FilesConfig, func(user string, w hdfs.WaitNotice) { d.requests.SetWaiting(user, w.String()) })
+		set := fsys.New(d.cfg.FilesConfig, func(user string, w hdfs.WaitNotice) { d.requests.SetWaiting(user, w.String()) }, warn)
 		d.closers = append(d.closers, set.Close)
 		d.files = set
 	}
@@ -215,7 +223,7 @@ func (d *daemon) openFileSystems() error {
 	}
 	d.httpClient = web
 	d.closers = append(d.closers, func() error { web.CloseIdleConnections(); return nil })
-	d.helpers = &helperRunner{enforcer: d.cfg.Enforcer, argv: d.cfg.Helper, program: d.programs.helper, tools: helper.Tools{Files: d.files, HTTP: web}}
+	d.helpers = &helperRunner{enforcer: d.cfg.Enforcer, argv: d.cfg.Helper, program: d.programs.helper, warn: warn, tools: helper.Tools{Files: d.files, HTTP: web}}
 	d.requests = requests.NewServer(d.files, jobLogs{d.attempts, d.pastLogs}, d.attempts.requestReport, func(kind string, err error) {
 		d.metrics.requests.WithLabelValues(kind, resultLabel(err)).Inc()
 	})

@@ -29,6 +29,7 @@ type helperRunner struct {
 	argv     []string     // of the helper program as configured; nil: helpers run inside the daemon
 	program  string       // the stored copy of argv[0] that is run
 	tools    helper.Tools // of helpers inside the daemon
+	warn     func(string) // logs the first warning of all helpers
 }
 
 // chargesCopies reports whether files can be copied by a process in the attempt's cgroup.
@@ -80,11 +81,22 @@ func (r *helperRunner) runProcess(ctx context.Context, id string, uid uint32, re
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("helper: %w", err)
 	}
-	err = exchangeWithHelper(ctx, in, out, req, updates, emit)
+	err = exchangeWithHelper(ctx, in, out, req, updates, r.splitWarnings(emit))
 	if werr := cmd.Wait(); err == errNoFinalEvent {
 		err = fmt.Errorf("helper died: %w: %s", werr, stderr)
 	}
 	return err
+}
+
+// splitWarnings returns a function that logs events with a warning and passes on the others.
+func (r *helperRunner) splitWarnings(emit func(helper.Event)) func(helper.Event) {
+	return func(e helper.Event) {
+		if e.Warning != "" {
+			r.warn(e.Warning)
+			return
+		}
+		emit(e)
+	}
 }
 
 // openLeaf opens the helpers leaf of the attempt's cgroup. Its error has no class, because a

@@ -44,6 +44,8 @@ func devCommand() *cli.Command {
 			&cli.StringFlag{Name: "socket", Usage: "socket for clients; default: that of -address"},
 			&cli.StringFlag{Name: "ui", Usage: "`HOST:PORT` of the web page on a loopback address; empty for none", Value: "127.0.0.1:0"},
 			&cli.StringFlag{Name: "namenode", Usage: "host:port of a NameNode, for hdfs:/// paths"},
+			&cli.StringSliceFlag{Name: "storage-address", Usage: "address of the DataNode on this machine besides 127.0.0.1, repeatable"},
+			&cli.StringFlag{Name: "domain-socket", Usage: domainSocketUsage},
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "show the daemons' logs"},
 		}, schedulerFlags...),
 		Action: runDev,
@@ -133,7 +135,10 @@ func runDevNode(ctx context.Context, c *cli.Context, data, socket string, up <-c
 	if err != nil {
 		return err
 	}
-	files := fsys.Config{Local: true, Allowed: []string{"*"}, LocalAddresses: []string{"127.0.0.1"}, Rack: "/local"}
+	files := fsys.Config{Local: true, Allowed: []string{"*"}, LocalAddresses: append([]string{"127.0.0.1"}, c.StringSlice("storage-address")...), Rack: "/local"}
+	if err := setDomainSocket(c, &files); err != nil {
+		return err
+	}
 	if n := c.String("namenode"); n != "" {
 		files.NameNodes = strings.Split(n, ",")
 	}

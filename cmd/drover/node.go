@@ -50,6 +50,7 @@ func nodeCommand() *cli.Command {
 			&cli.StringFlag{Name: "listen", Usage: "host:port for other nodes and the coordinator"},
 			&cli.StringFlag{Name: "node-address", Usage: "host or host:port under which other nodes and the coordinator reach -listen; default: -listen"},
 			&cli.StringSliceFlag{Name: "storage-address", Usage: "address of the DataNode on this machine, repeatable"},
+			&cli.StringFlag{Name: "domain-socket", Usage: domainSocketUsage},
 			&cli.StringFlag{Name: "namenode", Usage: "host:port of the NameNodes for hdfs:/// paths, separated by commas"},
 			&cli.StringSliceFlag{Name: "service", Usage: "name service as name=host:port,host:port, repeatable"},
 			&cli.StringSliceFlag{Name: "allow-namenode", Usage: "further NameNode (host:port) that jobs may name in a URI, or *; repeatable"},
@@ -239,10 +240,24 @@ func checkTrust(ctx context.Context, address string, conf *tls.Config) error {
 	return nil
 }
 
+const domainSocketUsage = "domain socket of the DataNode on this machine (dfs.domain.socket.path), to read its blocks from their files; default: over TCP"
+
+// setDomainSocket sets the domain socket of the DataNode at -storage-address.
+func setDomainSocket(c *cli.Context, f *fsys.Config) error {
+	f.DomainSocket = c.String("domain-socket")
+	if f.DomainSocket != "" && (!filepath.IsAbs(f.DomainSocket) || len(c.StringSlice("storage-address")) == 0) {
+		return usageErrorf("-domain-socket %q: want an absolute path, and -storage-address for the address of that DataNode", f.DomainSocket)
+	}
+	return nil
+}
+
 // nodeFilesConfig says which file systems this machine reaches.
 func nodeFilesConfig(c *cli.Context) (fsys.Config, error) {
 	f := fsys.Config{LocalAddresses: c.StringSlice("storage-address"), Rack: c.String("rack"), Local: c.Bool("local-files"), LocalRoot: c.String("local-root"), Allowed: c.StringSlice("allow-namenode")}
 	f.NameNodes = splitList(c.String("namenode"))
+	if err := setDomainSocket(c, &f); err != nil {
+		return f, err
+	}
 	if f.LocalRoot != "" && (!f.Local || !filepath.IsAbs(f.LocalRoot)) {
 		return f, usageErrorf("-local-root %q: want -local-files too, and an absolute path", f.LocalRoot)
 	}

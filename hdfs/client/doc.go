@@ -29,6 +29,10 @@
 // next replica. If all replicas failed, the locations are requested again, for up
 // to MissingWait; then the error names file, block and offset.
 //
+// With Options.DomainSocket, a block of a DataNode on LocalAddresses is read from its files instead of
+// over TCP. Each reason against it that is no fault of the replica leads to TCP for the rest of the
+// block; if the socket is of no use at all, it is tried again after a minute.
+//
 // # Writing
 //
 // A DataNode that is dead when the pipeline of a block is set up is excluded, and

@@ -6,6 +6,7 @@ package fsys
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/drover-run/drover/hdfs"
@@ -27,6 +28,10 @@ type Config struct {
 	// LocalAddresses are the addresses of the DataNode on this machine, which is read first.
 	LocalAddresses []string `json:"local_addresses,omitempty"`
 	Rack           string   `json:"rack,omitempty"`
+	// DomainSocket is the domain socket of the DataNode on this machine (dfs.domain.socket.path),
+	// which passes the open files of its blocks; "_PORT" in it stands for the DataNode's port. "":
+	// its blocks are read over TCP.
+	DomainSocket string `json:"domain_socket,omitempty"`
 	// Local allows file:///.
 	Local bool `json:"local,omitempty"`
 	// LocalRoot is the folder that file:/// stands for, which no path leaves; "" is the whole
@@ -52,6 +57,8 @@ func (c Config) Schemes() []string {
 type Set struct {
 	config  Config
 	waiting func(user string, w hdfs.WaitNotice)
+	warn    func(text string)
+	warned  sync.Once
 
 	mu    sync.Mutex
 	local *localfs.FS
@@ -59,9 +66,9 @@ type Set struct {
 }
 
 // New makes a Set. waiting is called, from any goroutine, when a NameNode delays
-// requests; it may be nil.
-func New(c Config, waiting func(user string, w hdfs.WaitNotice)) *Set {
-	return &Set{config: c, waiting: waiting, users: map[string]*resolve.Resolver{}}
+// requests; warn is called, at most once, when the DomainSocket is of no use. Both may be nil.
+func New(c Config, waiting func(user string, w hdfs.WaitNotice), warn func(text string)) *Set {
+	return &Set{config: c, waiting: waiting, warn: warn, users: map[string]*resolve.Resolver{}}
 }
 
 // maxUsers bounds the HDFS users of one node.
@@ -89,7 +96,14 @@ func (s *Set) Open(uri hdfs.URI, user string) (hdfs.FS, error) {
 
 func (s *Set) resolver(user string) (*resolve.Resolver, error) {
 	o := resolve.Options{Services: s.config.Services, Allowed: s.config.Allowed}
-	o.HDFS = client.Options{NameNodes: s.config.NameNodes, LocalAddresses: s.config.LocalAddresses, LocalRack: s.config.Rack}
+	o.HDFS = client.Options{NameNodes: s.config.NameNodes, LocalAddresses: s.config.LocalAddresses, LocalRack: s.config.Rack, DomainSocket: s.config.DomainSocket}
+	if s.warn != nil {
+		o.HDFS.Events.ShortCircuitFailed = func(err error) {
+			s.warned.Do(func() {
+				s.warn(fmt.Sprintf("blocks of this machine's DataNode are read over TCP and not from its files, through %s: %v", s.config.DomainSocket, err))
+			})
+		}
+	}
 	if s.waiting != nil {
 		o.HDFS.Events.Waiting = func(w hdfs.WaitNotice) { s.waiting(user, w) }
 	}

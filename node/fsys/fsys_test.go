@@ -32,7 +32,7 @@ func TestOpen(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := New(c.config, nil)
+			s := New(c.config, nil, nil)
 			defer s.Close()
 			first, err := s.Open(uri, "u")
 			if !errors.Is(err, c.err) {
@@ -56,7 +56,7 @@ func TestLocalRootIsNotLeft(t *testing.T) {
 	if err := errors.Join(os.Mkdir(root, 0o755), os.WriteFile(outside, []byte("secret"), 0o600), os.WriteFile(filepath.Join(root, "in"), nil, 0o600), os.Symlink(outside, filepath.Join(root, "link"))); err != nil {
 		t.Fatal(err)
 	}
-	s := New(Config{Local: true, LocalRoot: root}, nil)
+	s := New(Config{Local: true, LocalRoot: root}, nil, nil)
 	defer s.Close()
 	fs, err := s.Open(hdfs.URI{Scheme: hdfs.SchemeLocal, Path: "/in"}, "u")
 	if err != nil {

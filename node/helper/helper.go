@@ -75,6 +75,7 @@ type Event struct {
 	Bytes   int64      `json:"bytes,omitempty"`   // moved so far
 	Total   int64      `json:"total,omitempty"`   // if known
 	Waiting string     `json:"waiting,omitempty"` // on the NameNode, and how much longer
+	Warning string     `json:"warning,omitempty"` // for the daemon's log; such an event says nothing else
 	Lost    outputList `json:"lost,omitempty"`    // that cannot be fetched, by task
 	Done    bool       `json:"done,omitempty"`
 	Error   string     `json:"error,omitempty"`

@@ -248,7 +248,7 @@ func TestUploadLinksLocalFiles(t *testing.T) {
 			if err := os.WriteFile(from, content, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			set := fsys.New(fsys.Config{Local: true}, nil)
+			set := fsys.New(fsys.Config{Local: true}, nil, nil)
 			defer set.Close()
 			req := &Request{Version: Version, Upload: &Upload{Root: filepath.Join(dir, "task"), Name: "part", URI: "file://" + to, Bytes: int64(len(content)), CRC32C: c.sum}}
 			for range 2 { // a repetition replaces the file

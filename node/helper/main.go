@@ -97,7 +97,7 @@ func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 			}
 		}
 	}()
-	files := fsys.New(r.Files, func(_ string, w hdfs.WaitNotice) { say.write(Event{Waiting: w.String()}) })
+	files := fsys.New(r.Files, func(_ string, w hdfs.WaitNotice) { say.write(Event{Waiting: w.String()}) }, func(text string) { say.write(Event{Warning: text}) })
 	defer files.Close()
 	ca := ""
 	if r.Shuffle != nil {
