@@ -99,8 +99,6 @@ type Events struct {
 
 // ReadEvent describes bytes of one block that were read from one replica.
 type ReadEvent struct {
-	File         string
-	BlockID      uint64
 	Replica      hdfs.Replica
 	Local        bool // the replica is on this machine
 	ShortCircuit bool // from its files, not over TCP

@@ -131,8 +131,7 @@ func (r *reader) endStream() {
 	}
 	r.stream.Close()
 	if r.streamBytes > 0 {
-		r.c.options.Events.Read(ReadEvent{File: r.info.Path, BlockID: r.blocks[0].Block.ID, Replica: r.replica,
-			Local: r.c.isLocal(r.replica), ShortCircuit: r.shortCircuit, Bytes: r.streamBytes})
+		r.c.options.Events.Read(ReadEvent{Replica: r.replica, Local: r.c.isLocal(r.replica), ShortCircuit: r.shortCircuit, Bytes: r.streamBytes})
 	}
 	r.stream, r.streamBytes = nil, 0
 }
