@@ -28,8 +28,12 @@ const (
 	nativeLibrary   = "libhadoop.so"
 )
 
+// errNotFetched says that Maven could not fetch the jar.
+var errNotFetched = errors.New("not fetched")
+
 // NativeLibrary returns the entry with Hadoop's native library, a folder for -Djava.library.path;
-// nil if there is none for this processor. Making it takes about 5 s and 32 MB of download.
+// nil, with a line of progress, if there is none for this processor, or its jar cannot be fetched: only
+// domain sockets need it. Making it takes about 5 s and 32 MB of download.
 func NativeLibrary(ctx context.Context, c cache.Dir, p *Progress) (*cache.Entry, error) {
 	system := map[string]string{"amd64": "Linux-amd64", "arm64": "Linux-aarch64", "ppc64le": "Linux-ppc64le"}[runtime.GOARCH]
 	if system == "" {
@@ -37,19 +41,24 @@ func NativeLibrary(ctx context.Context, c cache.Dir, p *Progress) (*cache.Entry,
 		return nil, nil
 	}
 	key := cache.KeyOf("1", copyArtifact, nativeArtifact, nativeJarSHA256, system)
-	return c.Get("native", key, func(dir string) error {
+	entry, err := c.Get("native", key, func(dir string) error {
 		if err := Require(ForHDFS); err != nil {
 			return err
 		}
 		return p.step("native library of Hadoop", func() error { return makeNative(ctx, dir, system) })
 	})
+	if errors.Is(err, errNotFetched) && ctx.Err() == nil {
+		p.printf("without domain sockets of the DataNodes: %v", err)
+		return nil, nil
+	}
+	return entry, err
 }
 
 func makeNative(ctx context.Context, dir, system string) error {
 	mvn := exec.CommandContext(ctx, "mvn", "-B", "-q", "-Dstyle.color=never", copyArtifact, "-Dartifact="+nativeArtifact, "-DoutputDirectory="+dir)
 	mvn.Dir = dir // which has no pom
 	if _, err := runCommand(mvn); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errNotFetched, err)
 	}
 	jar := filepath.Join(dir, nativeJar)
 	if err := checkSHA256(jar, nativeJarSHA256); err != nil {
