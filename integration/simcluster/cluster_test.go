@@ -70,6 +70,7 @@ type cluster struct {
 	wg        sync.WaitGroup  // what the user does
 	quiet     chan struct{}   // has a value while awaitQuiet runs
 	writes    writeTrigger    // of the stores of nodes
+	restores  *restoration
 
 	mu        sync.Mutex
 	accepted  map[string]uint64 // job numbers by name
@@ -80,7 +81,7 @@ type cluster struct {
 
 func newCluster(t testing.TB, seed uint64, dir string) *cluster {
 	c := &cluster{t: t, began: time.Now(), dir: dir, net: newNetwork(seed), accepted: map[string]uint64{}, suspended: map[string]bool{}, drained: map[string]bool{}, effects: map[uint64]bool{}, lost: lostOutputs{reported: map[string]bool{}}, quiet: make(chan struct{}, 1)}
-	c.world = newWorld(c)
+	c.world, c.restores = newWorld(c), newRestoration(c)
 	return c
 }
 
@@ -232,6 +233,7 @@ type server struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	runs   []chan struct{} // done of all runs
+	lost   bool            // until it is restored, or joins one that is, nothing starts it
 	step   stepCrash
 	stall  stall
 	torn   tornWrite
@@ -265,7 +267,7 @@ func (s *server) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	s.step.mu.Lock()
-	if s.h != nil {
+	if s.h != nil || s.lost {
 		s.step.mu.Unlock()
 		cancel()
 		return

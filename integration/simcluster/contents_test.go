@@ -11,7 +11,7 @@ import (
 type contents map[string]float64
 
 // contentsOrder names what is counted, in the order in which it is printed.
-var contentsOrder = []string{"jobs", "tasks", "attempts", "faults", "terms", "crashes and starts again", "fenced attempts", "suspensions", "moves", "virtual seconds"}
+var contentsOrder = []string{"jobs", "tasks", "attempts", "faults", "terms", "crashes and starts again", "fenced attempts", "suspensions", "moves", "restores", "adopted runs", "killed runs", "virtual seconds"}
 
 // contents counts what a simulation contained.
 func (c *cluster) contents(p *plan) contents {
@@ -22,7 +22,7 @@ func (c *cluster) contents(p *plan) contents {
 	logged := func(what string) float64 { return float64(strings.Count(c.trace.String(), what)) }
 	return contents{"simulations": 1, "jobs": float64(len(p.jobs)), "tasks": float64(tasks), "attempts": float64(len(c.world.started)), "faults": float64(len(p.faults)), "terms": float64(len(c.world.leaders)),
 		"crashes and starts again": logged(" starts\n") - float64(len(c.servers)+len(c.machines)+len(c.world.started)), "fenced attempts": logged("attempt of an older epoch"),
-		"suspensions": logged(" was suspended"), "moves": logged(" goes on as "), "virtual seconds": time.Since(c.began).Seconds()}
+		"suspensions": logged(" was suspended"), "moves": logged(" goes on as "), "restores": logged(" is restored\n"), "adopted runs": logged(" is adopted\n"), "killed runs": logged(" is killed\n"), "virtual seconds": time.Since(c.began).Seconds()}
 }
 
 // cpuTime returns the CPU time of this process so far.

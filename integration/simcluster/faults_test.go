@@ -36,6 +36,7 @@ func (c *cluster) run(p *plan) {
 	if p.chosen != "" {
 		steps = append(steps, step{p.chosenAt, func() { c.wg.Go(func() { c.setScheduler(p.chosen) }) }})
 	}
+	steps = append(steps, c.restores.steps()...)
 	leave := func() {
 		if p.gone != "" {
 			c.log("%s is gone", p.gone)
@@ -157,8 +158,8 @@ func (c *cluster) stepsOf(f plannedFault) []step {
 	case staleDisk:
 		return c.staleDisk(f)
 	case drain:
-		begin = func() { c.drained[f.a] = true; c.wg.Go(func() { c.drain(f.a, false, time.Duration(f.n)*lease/8) }) }
-		end = func() { c.wg.Go(func() { c.drain(f.a, true, 0) }) }
+		begin = func() { c.drained[f.a] = true; c.wg.Go(func() { _ = c.drain(f.a, false, time.Duration(f.n)*lease/8) }) }
+		end = func() { c.wg.Go(func() { _ = c.drain(f.a, true, 0) }) }
 	case lateAnswer:
 		return c.lateAnswer(f)
 	case cutPower:

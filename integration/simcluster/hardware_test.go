@@ -181,7 +181,7 @@ func (c *cluster) putFile(p plannedJob) error {
 // checkFiles checks that the coordinators have the files of the jobs that were accepted, which they have not forgotten.
 func (c *cluster) checkFiles(p *plan) {
 	for _, j := range p.jobs {
-		if j.file == "" || c.accepted[j.spec.Name] == 0 {
+		if j.file == "" || c.accepted[j.spec.Name] == 0 || c.restores.hadEnded(c.accepted[j.spec.Name]) {
 			continue
 		}
 		has, err := call(c.client.HasBlobs, &droverv1.HasBlobsRequest{Digests: []string{j.spec.Stages[0].Files[0].Digest}})

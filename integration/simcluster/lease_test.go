@@ -77,7 +77,7 @@ func TestOlderAttemptsMustNotAct(t *testing.T) {
 	} {
 		c := newCluster(t, 1, t.TempDir())
 		for _, id := range strings.Fields(acts) {
-			c.world.act(id)
+			c.world.act(id, false)
 		}
 		if len(c.bad) != want {
 			t.Errorf("%s: %d violations, want %d: %q", acts, len(c.bad), want, c.bad)

@@ -52,7 +52,8 @@ type machine struct {
 
 	mu       sync.Mutex
 	leaseEnd time.Time // as the watchdog knows it
-	dead     bool      // the daemon
+	heard    hearing
+	dead     bool // the daemon
 }
 
 func (c *cluster) addMachine(name string) *machine {
@@ -156,6 +157,7 @@ func (m *machine) losePower() {
 		m.c.t.Fatal(err)
 	}
 	m.c.log("loss of power of %s", m.name)
+	m.fence()
 	m.engine.Reboot()
 	m.kernel.reboot()
 	m.end(true)
@@ -209,6 +211,7 @@ func (o *leaseObserver) Register(ctx context.Context, r *connect.Request[droverv
 	res, err := o.NodeServiceClient.Register(ctx, r)
 	if err == nil {
 		o.m.renew(sent, res.Msg.GetLeaseMs())
+		o.m.registered(res.Msg)
 	}
 	return res, err
 }
@@ -219,11 +222,15 @@ func (o *leaseObserver) Report(ctx context.Context, r *connect.Request[droverv1.
 		for _, l := range s.GetLostOutputs() {
 			o.m.c.lost.note(s.GetKey().GetJob(), l)
 		}
+		if s.GetUnknown() != nil && s.GetPhase() <= droverv1.Phase_PHASE_RUNNING && s.GetLevel() >= droverv1.Level_LEVEL_FROZEN {
+			o.m.c.world.freezes(string(store.IDOf(s.GetKey())))
+		}
 	}
 	sent := time.Now()
 	res, err := o.NodeServiceClient.Report(ctx, r)
 	if err == nil && !res.Msg.GetRegisterAgain() {
 		o.m.renew(sent, res.Msg.GetLeaseMs())
+		o.m.reported()
 	}
 	return res, err
 }

@@ -28,7 +28,7 @@ type mutation struct {
 }
 
 // mutations are bugs that a simulation ought to find.
-var mutations = []mutation{
+var mutations = slices.Concat([]mutation{
 	// Leases.
 	{"a node ignores the end of its lease", "node/lease.go",
 		"hasLease = a.d.exclusive.lease.remaining() > 0", "hasLease = a.d.exclusive.lease.remaining() > -1<<62"},
@@ -152,6 +152,17 @@ var mutations = []mutation{
 		"a.container.set(containers[id.String()])", "_ = containers"},
 	{"a cgroup is left", "node/cgroup.go",
 		"if e := g.cfg.Enforcer; e != nil {\n\t\tif err := e.Remove(", "if e := g.cfg.Enforcer; e != nil && len(g.rec.End) == 0 {\n\t\tif err := e.Remove("},
+}, restoreMutations)
+
+// restoreMutations are bugs that only plans with a restore can find, which few plans are: those that have missed one are
+// followed by such plans alone.
+var restoreMutations = []mutation{
+	{"a node does not freeze what a restored coordinator does not know", "node/store/wanted.go",
+		"max(w.GetLevel(), droverv1.Level_LEVEL_FROZEN)", "w.GetLevel()"},
+	{"a restored coordinator skips no runs", "coordinator/facts/apply_restored.go",
+		"return 1 + s.f.restores.SkippedRuns", "return 1"},
+	{"a restored coordinator has the epoch of the lost one", "coordinator/facts/apply_restored.go",
+		"ClusterEpoch: max(en.f.restores.ClusterEpoch+1, r.GetClusterEpoch()),", "ClusterEpoch: en.f.restores.ClusterEpoch,"},
 }
 
 // root is the repository's.
@@ -312,7 +323,11 @@ func (m mutation) find(dir string) (all []found, err error) {
 	}
 	rare := slices.Index(mutationSizes, mixedPlans)
 	for f := &all[rare]; f.cpu < mutationCPU+rareCPU && len(missed([]mutation{m}, [][]found{all})) > 0; {
-		if err := f.run(program, mixedPlans); err != nil {
+		size := mixedPlans
+		if slices.Contains(restoreMutations, m) {
+			size = restorePlan
+		}
+		if err := f.run(program, size); err != nil {
 			return nil, err
 		}
 	}

@@ -31,8 +31,9 @@ type plan struct {
 	restarts  bool          // the coordinators start again before the end is checked
 	jobs      []plannedJob
 	faults    []plannedFault
-	gone      string        // a node that nobody reaches until all jobs have ended; "" for none
-	goneAt    time.Duration // from then on
+	restore   *plannedRestore // nil for none
+	gone      string          // a node that nobody reaches until all jobs have ended; "" for none
+	goneAt    time.Duration   // from then on
 }
 
 // The largest cluster.
@@ -167,10 +168,14 @@ func between(r *rand.Rand, shortest, longest time.Duration) time.Duration {
 // newPlan returns the plan of a seed. Small ones find most for the same processor time; large ones have what nobody
 // thought of when the foci were chosen.
 func newPlan(seed uint64, size planSize) *plan {
-	if size == largePlan || size == mixedPlans && rand.New(rand.NewPCG(seed, 4)).IntN(smallPlans) == 0 {
-		return newLargePlan(seed)
+	var p *plan
+	if size == largePlan || size.isMixed() && rand.New(rand.NewPCG(seed, 4)).IntN(smallPlans) == 0 {
+		p = newLargePlan(seed)
+	} else {
+		p = newSmallPlan(seed)
 	}
-	return newSmallPlan(seed)
+	p.addRestore(size == restorePlan)
+	return p
 }
 
 func newLargePlan(seed uint64) *plan {
@@ -399,6 +404,9 @@ func (p *plan) String() string {
 	}
 	for _, f := range p.faults {
 		fmt.Fprintf(&b, "  %8s %s\n", f.at.Round(time.Millisecond), f)
+	}
+	if x := p.restore; x != nil {
+		fmt.Fprintf(&b, "  %8s an archive is saved\n  %8s all coordinators are lost, %s later %s is restored, %s later the others join\n", x.savedAt.Round(time.Millisecond), x.at.Round(time.Millisecond), x.down, serverName(x.server), x.join)
 	}
 	if p.gone != "" {
 		fmt.Fprintf(&b, "  %8s %s is gone\n", p.goneAt.Round(time.Millisecond), p.gone)

@@ -166,15 +166,15 @@ func isLeadingLoop() bool {
 
 // stopWhileHeld stops a job that was just accepted while the leader reaches no other server: that it is placed and that it
 // is stopped come into force at one instant, so that its node hears of an attempt only that it is to go.
-func (c *cluster) stopWhileHeld(p plannedJob, id uint64, leader string) {
+func (c *cluster) stopWhileHeld(p plannedJob, leader string) {
 	if leader == "" {
-		c.stop(p, id)
+		c.stop(p)
 		return
 	}
 	c.net.isolate(leader, c.serverNames()...)
 	time.AfterFunc(c.election/4, func() { c.net.mend(leader) })
 	time.Sleep(50 * time.Millisecond) // it is placed, as far as the leader is concerned
-	c.stop(p, id)
+	c.stop(p)
 }
 
 // lostOutputs has the map outputs that reduces reported as lost, for checkLost.
@@ -215,7 +215,12 @@ func (c *cluster) checkLost(job uint64, e *droverv1.Event) {
 // knows of tasks and stages nobody else changes before its decision is applied.
 func (c *cluster) checkDropped(server, why string) {
 	switch why {
-	case "an earlier stage is not done", "the task is not pending":
+	case "the task is not pending":
+		if c.restores.happened() { // a run that a node has reported meanwhile is its attempt
+			return
+		}
+		fallthrough
+	case "an earlier stage is not done":
 		c.violated("%s decides what its own log refuses: %s", server, why)
 	}
 }

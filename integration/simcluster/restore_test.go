@@ -2,6 +2,7 @@ package simcluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,51 +13,53 @@ import (
 	"connectrpc.com/connect"
 
 	droverv1 "github.com/drover-run/drover/api/drover/v1"
-	"github.com/drover-run/drover/coordinator/backup"
 	"github.com/drover-run/drover/node/store"
 )
 
 // saveArchive saves the cluster's state to a file.
 func (c *cluster) saveArchive() string {
-	path := filepath.Join(c.dir, fmt.Sprintf("archive-%d", time.Since(c.began)))
+	path, err := c.trySaveArchive()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return path
+}
+
+// trySaveArchive saves the cluster's state to a file, if there is a leader.
+func (c *cluster) trySaveArchive() (path string, err error) {
+	path = filepath.Join(c.dir, fmt.Sprintf("archive-%d", time.Since(c.began)))
 	f, err := os.Create(path)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	stream, err := c.operator.SaveSnapshot(context.Background(), connect.NewRequest(&droverv1.SaveSnapshotRequest{}))
+	defer func() { err = errors.Join(err, f.Close()) }()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	stream, err := c.operator.SaveSnapshot(ctx, connect.NewRequest(&droverv1.SaveSnapshotRequest{}))
 	if err != nil {
-		c.t.Fatal(err)
+		return "", err
 	}
+	defer func() { _ = stream.Close() }() // it was received, or has failed
 	for stream.Receive() {
 		if _, err := f.Write(stream.Msg().GetData()); err != nil {
 			c.t.Fatal(err)
 		}
 	}
 	if err := stream.Err(); err != nil {
-		c.t.Fatal(err)
-	}
-	_ = stream.Close()
-	if err := f.Close(); err != nil {
-		c.t.Fatal(err)
+		return "", err
 	}
 	c.log("an archive is saved")
-	return path
+	return path, nil
 }
 
 // restoreArchive replaces the only coordinator by one that is restored.
 func (c *cluster) restoreArchive(path string) {
 	s := c.servers[0]
-	s.crash(false)
+	s.lose(false)
 	for _, done := range s.runs {
 		<-done
 	}
-	dir := filepath.Join(c.dir, "restored-"+s.id)
-	s.replaceFolder(dir)
-	if _, err := backup.Restore(path, backup.Target{Dir: dir, ID: s.id}); err != nil {
-		c.t.Fatal(err)
-	}
-	c.log("%s is restored", s.id)
-	s.start()
+	c.restores.restoreFrom(path, s)
 }
 
 // unknownRuns returns what waits for an operator, by the name of its job.
@@ -77,6 +80,7 @@ func (c *cluster) decide(r *droverv1.UnknownRunInfo, adopt bool) {
 	d := droverv1.UnknownRunDecision_UNKNOWN_RUN_DECISION_KILL
 	if adopt {
 		d = droverv1.UnknownRunDecision_UNKNOWN_RUN_DECISION_ADOPT
+		c.world.adopt(string(store.IDOf(r.Key)), true)
 	}
 	_, err := call(c.operator.DecideUnknownRun, &droverv1.DecideUnknownRunRequest{Node: r.Node, Key: r.Key, Decision: d})
 	c.log("operator: %s of %s: %v", d, store.IDOf(r.Key), err)

@@ -24,7 +24,7 @@ import (
 // simulationsVar is how many simulations run, also after a given seed.
 const simulationsVar = "DROVER_SIMULATIONS"
 
-// sizeVar is "large" or "small" for plans of that size alone.
+// sizeVar is "large" or "small" for plans of that size alone, or "restore" for plans of both sizes that have a restore.
 const sizeVar = "DROVER_SIMULATION_SIZE"
 
 // planSize is the size of plans.
@@ -35,17 +35,22 @@ const (
 	mixedPlans planSize = ""
 	largePlan  planSize = "large"
 	smallPlan  planSize = "small"
+
+	restorePlan planSize = "restore" // of both sizes, and each that can has a restore
 )
+
+// isMixed reports whether plans are of both sizes.
+func (s planSize) isMixed() bool { return s == mixedPlans || s == restorePlan }
 
 // String implements fmt.Stringer.
 func (s planSize) String() string { return cmp.Or(string(s), "mixed") }
 
 func sizeOfPlans(t *testing.T) planSize {
 	switch size := planSize(os.Getenv(sizeVar)); size {
-	case mixedPlans, largePlan, smallPlan:
+	case mixedPlans, largePlan, smallPlan, restorePlan:
 		return size
 	default:
-		t.Fatalf("%s=%s: give %s, %s, or nothing for both", sizeVar, size, largePlan, smallPlan)
+		t.Fatalf("%s=%s: give %s, %s, %s, or nothing for both", sizeVar, size, largePlan, smallPlan, restorePlan)
 		return ""
 	}
 }
@@ -137,9 +142,12 @@ func simulate(t *testing.T, p *plan) (has contents) {
 			time.Sleep(time.Millisecond) // no two do the same thing at one instant, whose order no seed decides
 		}
 		c.prepareFiles(p)
+		c.restores.begin(p)
 		c.run(p)
 		c.wg.Wait()
-		if c.awaitEnd() {
+		ended := c.awaitEnd()
+		c.restores.end(p)
+		if ended {
 			if p.restarts {
 				c.restartServers()
 			}
@@ -173,9 +181,7 @@ func memoryFolder(t *testing.T) string {
 // submit submits a job until it is accepted, perhaps again later, and stops it if
 // the plan says so.
 func (c *cluster) submit(p plannedJob) {
-	if p.wordCount != nil {
-		c.applyTenant()
-	}
+	c.prepare(p)
 	leader := ""
 	if p.stopsAtOnce {
 		leader = c.leader()
@@ -187,28 +193,58 @@ func (c *cluster) submit(p plannedJob) {
 	if !ok {
 		return
 	}
-	c.mu.Lock()
-	c.accepted[p.spec.Name] = id
-	c.mu.Unlock()
+	c.setAccepted(p, id)
+	if c.restores.planned != nil {
+		c.wg.Go(func() { c.submitAfterRestore(p, id) })
+	}
 	if p.stopsAtOnce {
-		c.stopWhileHeld(p, id, leader)
+		c.stopWhileHeld(p, leader)
 	}
 	if w := p.wordCount; w != nil {
 		c.disturb(p.spec.Name, w)
 	}
 	if p.againAt > 0 {
 		time.Sleep(time.Until(c.began.Add(p.againAt)))
-		if again, ok := c.accept(p); ok && again != id {
-			c.violated("job %s was accepted as %d, and under the same key as %d", p.spec.Name, id, again)
-		}
+		c.acceptAgain(p, id)
 	}
 	if p.stopAt > 0 {
 		time.Sleep(time.Until(c.began.Add(p.stopAt)))
-		c.stop(p, id)
+		c.stop(p)
 	}
 	if p.stopsAt != "" && c.awaitEvent(p.spec.Name, p.stopsAt) != nil {
-		c.stop(p, id)
+		c.stop(p)
 	}
+}
+
+// prepare makes the tenant of a job, if it has one.
+func (c *cluster) prepare(p plannedJob) {
+	if p.wordCount != nil {
+		c.applyTenant()
+	}
+}
+
+// acceptAgain submits a job again that was accepted: it is the same one, unless the coordinators have lost it since.
+func (c *cluster) acceptAgain(p plannedJob, id uint64) {
+	again, ok := c.accept(p)
+	switch {
+	case c.restores.hasLost(id):
+		c.setAccepted(p, again) // 0 if it is refused by now
+	case ok && again != id:
+		c.violated("job %s was accepted as %d, and under the same key as %d", p.spec.Name, id, again)
+	}
+}
+
+func (c *cluster) setAccepted(p plannedJob, id uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.accepted[p.spec.Name] = id
+}
+
+// acceptedAs returns the number of a job, as its user knows it.
+func (c *cluster) acceptedAs(p plannedJob) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.accepted[p.spec.Name]
 }
 
 // awaitEvent follows the events of a job up to one of a kind, and returns it; nil if the job or the connection ends
@@ -240,6 +276,7 @@ func (c *cluster) accept(p plannedJob) (uint64, bool) {
 		c.violated("job %s: %v", p.spec.Name, err)
 		return 0, false
 	}
+	uploaded := false // since a restore
 	for {
 		res, err := call(c.client.SubmitJob, &droverv1.SubmitJobRequest{Spec: string(text), IdempotencyKey: "key-" + p.spec.Name})
 		if err == nil {
@@ -248,6 +285,12 @@ func (c *cluster) accept(p plannedJob) (uint64, bool) {
 		}
 		c.log("user: %s: %v", p.spec.Name, err)
 		if p.spec.Deadline != nil && !time.Now().Add(c.ahead).Before(*p.spec.Deadline) && strings.Contains(err.Error(), "is in the past") {
+			return 0, false
+		}
+		switch c.restores.afterRefusal(p, wire.FromError(err), &uploaded) {
+		case goOn:
+			continue
+		case giveUp:
 			return 0, false
 		}
 		if err := wire.FromError(err); isRefused(err) && !isBusy(err) {
@@ -283,8 +326,12 @@ func (c *cluster) setScheduler(name string) {
 }
 
 // stop stops a job.
-func (c *cluster) stop(p plannedJob, id uint64) {
+func (c *cluster) stop(p plannedJob) {
 	for {
+		id := c.acceptedAs(p)
+		if id == 0 { // the coordinators have lost it, and it was not accepted again
+			return
+		}
 		_, err := call(c.client.StopJob, &droverv1.StopJobRequest{Job: fmt.Sprint(id)})
 		c.log("user: stop %s: %v", p.spec.Name, err)
 		if err == nil || !c.mayRepeat("job %s is not stopped", p.spec.Name) {

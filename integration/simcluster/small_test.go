@@ -141,7 +141,7 @@ func (p *plan) addOrdered(r *rand.Rand) {
 
 // troublesOfPlans are what a plan may have besides faults.
 var troublesOfPlans = []string{"failing count", "failing sum", "failing nothing", "twins", "full", "late loss", "breaks", "stops at once", "due", "again",
-	"stops when committing", "gone", "forget", "restarts", "TLS", "file", "loses disk"}
+	"stops when committing", "gone", "forget", "restarts", "TLS", "file", "loses disk", "restore"}
 
 // TestSmallPlansReachEverything draws plans: each kind of fault and each trouble that a large plan may have is in some
 // small one too, and few plans are large.
@@ -181,6 +181,7 @@ func TestSmallPlansReachEverything(t *testing.T) {
 			has("stops when committing", j.stopsAt != "")
 		}
 		has("gone", p.gone != "")
+		has("restore", p.restore != nil)
 		has("forget", p.forget)
 		has("restarts", p.restarts)
 		has("TLS", p.secure)

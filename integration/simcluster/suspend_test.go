@@ -98,7 +98,7 @@ func (c *cluster) setLevel(job string, t *droverv1.TaskStatus, level droverv1.Le
 func (c *cluster) release(jobs []*droverv1.JobSummary) {
 	for _, m := range c.machines {
 		if c.drained[m.name] {
-			c.drain(m.name, true, 0)
+			_ = c.drain(m.name, true, 0) // if it fails, it is tried again
 		}
 	}
 	for _, j := range jobs {
@@ -150,7 +150,8 @@ func isSuspended(t *droverv1.TaskStatus) bool {
 }
 
 // drain drains a node, or ends that.
-func (c *cluster) drain(name string, off bool, deadline time.Duration) {
+func (c *cluster) drain(name string, off bool, deadline time.Duration) error {
 	_, err := call(c.client.DrainNode, &droverv1.DrainNodeRequest{Node: name, Off: off, DeadlineMs: deadline.Milliseconds()})
 	c.log("user: drain %s, off %v: %v", name, off, err)
+	return err
 }

@@ -25,6 +25,7 @@ type world struct {
 	counts  map[string]*wordCount    // jobs that count words, by name
 	files   map[string]string        // of the tasks of jobs that have one, by the job's name
 	twins   map[string]chan struct{} // by task
+	after   afterRestore
 }
 
 // programRun is one start of a program, which may go on elsewhere.
@@ -34,6 +35,7 @@ type programRun struct {
 	exclusive bool
 	live      bool
 	succeeded bool
+	unknown   bool // to the coordinator, which was restored from an archive
 }
 
 func newWorld(c *cluster) *world {
@@ -95,7 +97,7 @@ func (w *world) work(ctx context.Context, p *fake.Process) int {
 			break
 		}
 		if run.exclusive {
-			w.act(run.id)
+			w.act(run.id, w.isUnknown(run))
 		}
 		if passed >= d {
 			w.checkFile(run)
@@ -123,6 +125,9 @@ func pause(ctx context.Context, d time.Duration) {
 func (w *world) end(run *programRun, what string, code int) int {
 	w.mu.Lock()
 	run.live, run.succeeded = false, code == 0
+	if run.unknown && code == 137 {
+		w.after.killed = append(w.after.killed, run)
+	}
 	w.mu.Unlock()
 	w.c.log("%s of %s ended with %d", what, run.id, code)
 	return code
@@ -162,6 +167,7 @@ func runOf(id string) int {
 func (w *world) begin(run *programRun) {
 	w.mu.Lock()
 	again := w.started[run.id]
+	run.unknown = w.after.isUnknown(run.id)
 	w.started[run.id], w.runs[run.id] = true, run
 	w.mu.Unlock()
 	w.c.log("%s: program of %s starts", w.machineOf(run).name, run.id)
@@ -203,6 +209,9 @@ func (w *world) awaitThawed(ctx context.Context, run *programRun) error {
 			w.c.log("%s: program of %s goes on as %s", m.name, run.id, at.ID)
 			w.move(run, at.ID)
 		}
+		if w.mustWait(run, m) {
+			continue
+		}
 		return nil
 	}
 }
@@ -225,9 +234,10 @@ func (w *world) countSucceeded(id string) int {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	unknown := w.runs[id] != nil && w.runs[id].unknown // it may go by what has succeeded after the archive was saved
 	tasks := map[string]bool{}
 	for other, r := range w.runs {
-		if r.succeeded && strings.HasPrefix(other, parts[0]+"."+strconv.Itoa(stage-1)+".") {
+		if r.succeeded && (unknown || !r.unknown || w.after.mayCount(other)) && strings.HasPrefix(other, parts[0]+"."+strconv.Itoa(stage-1)+".") {
 			tasks[taskOf(other)] = true
 		}
 	}
@@ -235,12 +245,19 @@ func (w *world) countSucceeded(id string) int {
 }
 
 // act records that a program of an exclusive task does something now. An attempt
-// must not act after a newer one of the same task has, whether it acted before that or not.
-func (w *world) act(id string) {
+// must not act after a newer one of the same task has, whether it acted before that or not. One that is unknown to a
+// restored coordinator must not act after any has that is known to it.
+func (w *world) act(id string, unknown bool) {
 	task := taskOf(id)
 	w.mu.Lock()
 	newest := w.newest[task]
-	old := newest != "" && isBefore(id, newest)
+	unknown = unknown && (newest == "" || !w.after.hasMoved(id))
+	old := newest != "" && (unknown || isBefore(id, newest))
+	if unknown && !old {
+		task = unknownTask(task)
+		newest = w.newest[task]
+		old = newest != "" && isBefore(id, newest)
+	}
 	if !old {
 		w.newest[task] = id
 	}
@@ -272,5 +289,6 @@ func (w *world) exclusiveOn(m *machine) (ids []string) {
 func (w *world) hasSucceeded(id string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.runs[id] != nil && w.runs[id].succeeded
+	r := w.runs[id]
+	return r != nil && r.succeeded && (!r.unknown || w.after.mayCount(id))
 }
