@@ -57,7 +57,11 @@ func (l *leader) rebuild(ctx context.Context, f *facts.Facts) error {
 	if err := l.setPolicy(f); err != nil {
 		return err
 	}
-	l.c.sessions.reset(f, l.c.now())
+	now := l.c.now()
+	if latest := now.Add(l.c.cfg.Lease); l.earliestCycle.After(latest) { // the clock was set back
+		l.earliestCycle = latest
+	}
+	l.c.sessions.reset(f, now, l.earliestCycle)
 	l.c.wanted.rebuild(f, l.term)
 	l.logs, l.finalized = logExpiries{scheduled: map[uint64]bool{}}, map[uint64]bool{}
 	l.quarantines, l.maintenance, l.evacuations, l.refusals = quarantines{}, maintenance{}, evacuations{}, refusals{}

@@ -145,7 +145,7 @@ func (s *nodeService) Register(ctx context.Context, req *connect.Request[droverv
 	var cluster string
 	var clusterEpoch uint64
 	s.core.view(func(f *facts.Facts) { cluster, clusterEpoch = f.Cluster(), facts.RestoresOf(f).ClusterEpoch() })
-	return connect.NewResponse(&droverv1.RegisterResponse{Node: id, Epoch: epoch, Term: termOf(ctx), LeaseMs: s.core.cfg.Lease.Milliseconds(),
+	return connect.NewResponse(&droverv1.RegisterResponse{Node: id, Epoch: epoch, Term: termOf(ctx), LeaseMs: s.core.sessions.leaseMS(s.core.now(), s.core.cfg.Lease),
 		ReportIntervalMs: s.core.cfg.ReportInterval.Milliseconds(), Cluster: cluster, ClusterEpoch: clusterEpoch, Protocol: version.Protocol}), nil
 }
 
@@ -271,7 +271,7 @@ func (s *nodeService) wantedMessage(at nodeEpoch, term uint64, b wantedBatch) *d
 // the response.
 func (s *nodeService) Report(ctx context.Context, req *connect.Request[droverv1.ReportRequest]) (*connect.Response[droverv1.ReportResponse], error) {
 	r := req.Msg
-	res := &droverv1.ReportResponse{Term: termOf(ctx), LeaseMs: s.core.cfg.Lease.Milliseconds()}
+	res := &droverv1.ReportResponse{Term: termOf(ctx), LeaseMs: s.core.sessions.leaseMS(s.core.now(), s.core.cfg.Lease)}
 	n, again, err := s.session(ctx, r.GetNode(), r.GetEpoch())
 	if err != nil {
 		return nil, err

@@ -15,6 +15,9 @@ import (
 type sessions struct {
 	mu    sync.Mutex
 	nodes map[int32]*nodeSession
+	// No lease is granted before: until then nodes may run exclusive tasks under leases of a coordinator
+	// that was lost, and tasks that the restored one has on other nodes.
+	leasesFrom time.Time
 }
 
 type nodeSession struct {
@@ -33,10 +36,12 @@ type nodeSession struct {
 
 func newSessions() *sessions { return &sessions{nodes: map[int32]*nodeSession{}} }
 
-// reset grants every node that is up a full lease.
-func (s *sessions) reset(f *facts.Facts, now time.Time) {
+// reset gives every node that is up the time of a full lease to report. No lease is granted before
+// from.
+func (s *sessions) reset(f *facts.Facts, now, from time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.leasesFrom = from
 	for id, n := range s.nodes {
 		if n.cancelWatch != nil {
 			n.cancelWatch()
@@ -48,6 +53,16 @@ func (s *sessions) reset(f *facts.Facts, now time.Time) {
 			s.nodes[n.ID] = &nodeSession{epoch: n.Epoch, lastReport: now, seen: map[facts.Key]*droverv1.SeenAttempt{}}
 		}
 	}
+}
+
+// leaseMS returns the lease that an answer grants, 0 for none.
+func (s *sessions) leaseMS(now time.Time, lease time.Duration) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now.Before(s.leasesFrom) {
+		return 0
+	}
+	return lease.Milliseconds()
 }
 
 // open opens the session of a registered node, unless it has one of that epoch or a later one.

@@ -84,8 +84,9 @@ func (c *core) findUnknownRuns(ctx context.Context, n *facts.Node, r *droverv1.R
 	return nil
 }
 
-// earliestCycle returns when a leader may place tasks: after a restore, once every node has had the
-// time of a lease to report its attempts.
+// earliestCycle returns when a leader may place tasks and grant leases: after a restore, once every
+// node has had the time of a lease to report its attempts, and no lease of the coordinator that was
+// lost is left. An attempt of the archive may have been replaced since, by one that still runs.
 func earliestCycle(f *facts.Facts, now time.Time, lease time.Duration) time.Time {
 	if facts.RestoresOf(f).AwaitsNodes() {
 		return now.Add(lease)

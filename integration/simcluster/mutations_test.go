@@ -163,6 +163,8 @@ var restoreMutations = []mutation{
 		"return 1 + s.f.restores.SkippedRuns", "return 1"},
 	{"a restored coordinator has the epoch of the lost one", "coordinator/facts/apply_restored.go",
 		"ClusterEpoch: max(en.f.restores.ClusterEpoch+1, r.GetClusterEpoch()),", "ClusterEpoch: en.f.restores.ClusterEpoch,"},
+	{"a restored coordinator grants leases at once", "coordinator/sessions.go",
+		"if now.Before(s.leasesFrom) {", "if now.Before(time.Time{}) {"},
 }
 
 // root is the repository's.

@@ -227,3 +227,42 @@ func TestNoUnknownRunActsBesideTheAttemptOfARestoredCoordinator(t *testing.T) {
 		c.closeAndJudge()
 	})
 }
+
+// An attempt of an exclusive task that the archive knows went on as soon as its node had registered with the restored
+// coordinator, while the attempt that had replaced it since the archive was saved still ran by a lease of the lost one.
+func TestNoAttemptOfAnArchiveGoesOnBesideTheOneThatReplacedIt(t *testing.T) {
+	dir := memoryFolder(t)
+	synctest.Test(t, func(t *testing.T) {
+		c := newExclusive(t, dir, 20*lease)
+		time.Sleep(time.Second)
+		first, second := c.machine("n1"), c.machine("n2")
+		if len(c.world.exclusiveOn(first)) == 0 {
+			first, second = second, first
+		}
+		archive := c.saveArchive()
+		c.net.isolate(first.name, c.parties()...)
+		time.Sleep(3 * lease)
+		if n := len(c.world.exclusiveOn(second)); n != 1 {
+			t.Fatalf("%d programs run elsewhere, want 1", n)
+		}
+		c.net.isolate(second.name, c.parties()...)
+		c.restoreArchive(archive)
+		c.net.mend(first.name)
+		c.net.isolate(second.name, c.parties()...)
+		time.Sleep(3 * lease)
+		for _, id := range c.world.exclusiveOn(first) {
+			if frozen, _ := first.kernel.Frozen(context.Background(), id); frozen {
+				t.Errorf("%s does not go on", id)
+			}
+		}
+		c.net.mend("")
+		time.Sleep(3 * lease)
+		runs := c.unknownRuns()
+		if len(runs) != 1 {
+			t.Fatalf("unknown runs: %v", runs)
+		}
+		c.decide(runs["j"], false)
+		c.awaitEnd()
+		c.closeAndJudge()
+	})
+}
