@@ -300,17 +300,16 @@ on_testbed() {
     bin/testbed run -nodes "${NODES:-3}" -mem "${MEM:-1024}" -cpus "${CPUS:-1}" -hdfs -- bin/demo -drover bin/drover -scenario "$scenario" -json "$out/$scenario.json" -limit 60m "$@"
 }
 
-# targets prints those of today of each part, and the coordinator's with the values on its page.
+# targets prints those of today of each part.
 targets() {
   echo "== dev" && bin/devbench -targets &&
     echo "== hdfs" && bin/devbench -targets -parts hdfs || return 1
   emulated_targets
-  echo "== coordinator"
-  cat docs/measured/coordinator.md 2>/dev/null | coordinator_targets || : # a page may miss a target
-  echo "== million"
-  cat docs/measured/million.md 2>/dev/null | million_targets || :
-  echo "== clone"
-  cat docs/measured/clone.md 2>/dev/null | clone_targets || :
+  local part
+  for part in coordinator million clone; do # whose targets are with the values on its page, which may miss one
+    echo "== $part"
+    cat "docs/measured/$part.md" 2>/dev/null | "${part}_targets" || :
+  done
 }
 
 # summary writes one table of the figures of all pages, and what became worse since that of the last release.
