@@ -44,7 +44,10 @@ func (s *operatorService) SaveSnapshot(ctx context.Context, req *connect.Request
 	m := s.describe(all)
 	snapshot, term := s.core.replica.Copy()
 	m.Index, m.Term = snapshot.Index(), term
-	digests := snapshot.Digests(all)
+	if !all {
+		snapshot.ForgetUnneededFiles()
+	}
+	digests := snapshot.Digests()
 	for _, d := range digests {
 		s.core.files.touch(d) // it is not collected meanwhile
 	}

@@ -85,13 +85,16 @@ func (f *Facts) Snapshot() *Snapshot {
 // Index returns the index of the last entry in the snapshot.
 func (s *Snapshot) Index() uint64 { return s.head.Index }
 
-// Digests returns the digests of the files in the snapshot, in ascending order:
-// all of them, or those that its jobs need.
-func (s *Snapshot) Digests(all bool) (out []string) {
+// ForgetUnneededFiles removes the files that no job of the snapshot needs: an archive without their bytes must not
+// name them, or coordinators that are restored from it would look for them in vain.
+func (s *Snapshot) ForgetUnneededFiles() {
+	s.blobs = slices.DeleteFunc(s.blobs, func(b Blob) bool { return b.Refs == 0 })
+}
+
+// Digests returns the digests of the files in the snapshot, in ascending order.
+func (s *Snapshot) Digests() (out []string) {
 	for i := range s.blobs {
-		if b := &s.blobs[i]; all || b.Refs > 0 {
-			out = append(out, b.Digest)
-		}
+		out = append(out, s.blobs[i].Digest)
 	}
 	return out
 }
