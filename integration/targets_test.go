@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -28,12 +27,16 @@ BenchmarkSnapshotPause-2   	       3	  39272698 ns/op	         6.510 entry-ms	  
 PASS
 `
 
+// targets returns what a function of targets.sh prints of a measurement, and its error if a target is missed.
+func targets(function, measured string) (string, error) {
+	cmd := exec.Command("bash", "-uo", "pipefail", "-c", ". ./targets.sh; "+function)
+	cmd.Stdin = strings.NewReader(measured)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
 // A target that is missed, or a figure that is not there, makes the part fail and is named.
 func TestTargetsOfTheCoordinator(t *testing.T) {
-	script, err := os.ReadFile("targets.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
 	const placement, reports, submission, p99 = "a placement", "CPU for the reports", "a durable submission", "99 of 100"
 	const failover, ratio, restart, snapshot = "death of the leader", "placements of one", "restart with", "longest stop"
 	for name, c := range map[string]struct {
@@ -57,14 +60,12 @@ func TestTargetsOfTheCoordinator(t *testing.T) {
 		"neither of the two is printed": {"BenchmarkSnapshotPause", "BenchmarkSnapshot", snapshot, []string{"not measured"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cmd := exec.Command("bash", "-c", "set -uo pipefail\n"+string(script)+"\ncoordinator_targets")
-			cmd.Stdin = strings.NewReader(strings.ReplaceAll(measuredCoordinator, c.old, c.with))
-			out, err := cmd.CombinedOutput()
+			out, err := targets("coordinator_targets", strings.ReplaceAll(measuredCoordinator, c.old, c.with))
 			if (err == nil) != (c.row == "") {
 				t.Errorf("%v\n%s", err, out)
 			}
 			rows := 0
-			for line := range strings.Lines(string(out)) {
+			for line := range strings.Lines(out) {
 				if strings.HasPrefix(line, "measurement ") {
 					continue
 				}
@@ -88,10 +89,6 @@ func TestTargetsOfTheCoordinator(t *testing.T) {
 
 // A step of the part clone that is slow, or was not reached, makes the part fail and is named.
 func TestTargetsOfTheClone(t *testing.T) {
-	script, err := os.ReadFile("targets.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
 	const measured = "make run, empty caches: 201.4 s\nword count of 32 maps, empty caches: 25.1 s\nmake run: 48.8 s\n" +
 		"word count of 32 maps: 21.66 s\nmake check, first: 400.0 s\nmake check: 41.0 s\nmake test: 1500 s\n"
 	for name, c := range map[string]struct{ old, with, row, status string }{
@@ -104,10 +101,8 @@ func TestTargetsOfTheClone(t *testing.T) {
 		"tests failed":    {"make test: 1500 s", "make test failed: see x", "make test", "not measured"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cmd := exec.Command("bash", "-c", "set -uo pipefail\n"+string(script)+"\nclone_targets")
-			cmd.Stdin = strings.NewReader(strings.Replace(measured, c.old, c.with, 1))
-			out, err := cmd.CombinedOutput()
-			rows := strings.Split(strings.TrimSpace(string(out)), "\n")[1:]
+			out, err := targets("clone_targets", strings.Replace(measured, c.old, c.with, 1))
+			rows := strings.Split(strings.TrimSpace(out), "\n")[1:]
 			if len(rows) != 5 || (err == nil) != (c.row == "") {
 				t.Errorf("%v\n%s", err, out)
 			}
@@ -126,10 +121,6 @@ func TestTargetsOfTheClone(t *testing.T) {
 
 // A slow placement, much memory, or another table makes the part million fail.
 func TestTargetsOfAMillionTasks(t *testing.T) {
-	script, err := os.ReadFile("targets.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
 	const measured = "NODES   TENANTS  TASKS    FEATURES  PLANNING  POLICY  PLACEMENTS/S  MIN    MAX    RSS      LOCAL\n" +
 		"10000   1000     1000000  all       no        3dsf    20            20     20     9.5 GiB  0.966\n" +
 		"100000  1000     1000000  all       no        3dsf    40100         40000  41000  680 MiB  0.966\n"
@@ -141,10 +132,8 @@ func TestTargetsOfAMillionTasks(t *testing.T) {
 		"fewer waiting": {"100000  1000     1000000", "100000  1000     20000  ", "not measured"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cmd := exec.Command("bash", "-c", "set -uo pipefail\n"+string(script)+"\nmillion_targets")
-			cmd.Stdin = strings.NewReader(strings.Replace(measured, c.old, c.with, 1))
-			out, err := cmd.CombinedOutput()
-			if (err == nil) != (c.missed == "") || !strings.Contains(string(out), c.missed) || strings.Count(string(out), "\n") != 3 {
+			out, err := targets("million_targets", strings.Replace(measured, c.old, c.with, 1))
+			if (err == nil) != (c.missed == "") || !strings.Contains(out, c.missed) || strings.Count(out, "\n") != 3 {
 				t.Errorf("%v\n%s", err, out)
 			}
 		})
